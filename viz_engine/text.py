@@ -1,0 +1,72 @@
+"""English and Chinese: every string that a person sees is a key in assets/locales/.
+
+It knows nothing of pages or runs. A `Message` is a key with its numbers, so that an error made in the
+engine process can be read in either language by whoever opens the run later.
+
+Try it: `python -c "from viz_engine.text import t; print(t('live.generate', 'zh'))"`
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+LANGUAGES = {"en": "English", "zh": "中文"}
+LOCALES = Path(__file__).resolve().parent.parent / "assets" / "locales"
+
+
+@cache
+def strings(language: str) -> dict[str, str]:
+    """All strings of one language, by key. An unknown language reads as English."""
+    folder = LOCALES / (language if language in LANGUAGES else "en")
+    merged: dict[str, str] = {}
+    for path in sorted(folder.glob("*.json")):
+        merged |= json.loads(path.read_text(encoding="utf-8"))
+    return merged
+
+
+def t(key: str, language: str, /, **params: object) -> str:
+    """The text of `key`, its `{name}` places filled from `params`. Raises KeyError on a key without text."""
+    text = strings(language)[key]
+    return text.format(**params) if params else text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A sentence as data: a locale key and what fills its places. `str()` of it is English."""
+
+    key: str
+    params: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def text(self, language: str) -> str:
+        """The sentence in `language`. A key or a place that this version lacks (a run file made by
+        another version) gives the generic sentence with the key, never an exception."""
+        try:
+            return t(self.key, language, **self.params)
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError):
+            return t("error.unknown_message", language, key=self.key[:80])
+
+    def __str__(self) -> str:
+        return self.text("en")
+
+
+class UserError(ValueError):
+    """Something a visitor can put right: carries the sentence that says what is wrong and what to do."""
+
+    def __init__(self, key: str, **params: str | int | float) -> None:
+        self.message = Message(key=key, params=params)
+        super().__init__(key, params)
+
+    def __str__(self) -> str:
+        return str(self.message)
+
+
+def mib(num_bytes: float) -> str:
+    """A size in the binary unit that keeps it short: 13.4 MiB, 1.25 GiB, 23 040 bytes under 100 KiB."""
+    if num_bytes < 100 * 1024:
+        return f"{num_bytes:,.0f} B".replace(",", "\u202f")
+    for unit, size in (("KiB", 1024), ("MiB", 1024**2)):
+        if num_bytes < 1000 * size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes / 1024**3:.2f} GiB"
