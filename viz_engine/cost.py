@@ -1,7 +1,8 @@
 """FLOPs and bytes of one step: the only formulas of the project, used by every page.
 
-Predictions only: nothing here looks at a tensor, a clock or a run. What the engine counts must equal what stands
-here, to the byte (tests/test_bytes.py), and the FLOPs must equal torch's own counter.
+Predictions only: nothing here looks at a tensor, a clock or a run. What the engine counts must
+equal what stands here, to the byte (tests/test_bytes.py), and the FLOPs must equal torch's own
+counter.
 
 Try it: `python -c "from viz_engine import cost; print(cost.block_columns(600))"`
 """
@@ -32,7 +33,8 @@ class StepCost:
 
 
 def row_bytes(spec: ModelSpec, dtype: str) -> int:
-    """Bytes of one position of one sequence in all layers: `sum(kv_heads x (key_dim + value_dim)) x element size`."""
+    """Bytes of one position of one sequence in all layers:
+    `sum over layers of kv_heads x (key_dim + value_dim), x element size`."""
     return spec.row_elements * ELEMENT_SIZE[dtype]
 
 
@@ -47,15 +49,16 @@ def block_columns(num_columns: int) -> int:
 
 
 def linear_flops(spec: ModelSpec, *, num_tokens: int, num_logit_rows: int) -> int:
-    """Two FLOPs (multiply, add) for each weight of a matrix product and token; the output matrix only for the rows
-    whose logits are asked for. Norms, rotary and softmax are left out, as torch's FlopCounterMode does."""
+    """Two FLOPs (multiply, add) for each weight of a matrix product and token; the output matrix
+    only for the rows whose logits are asked for. Norms, rotary and softmax are left out, as
+    torch's FlopCounterMode does."""
     layers = 2 * spec.num_layer_matmul_weights * num_tokens
     return layers + 2 * spec.num_head_weights * num_logit_rows
 
 
 def attention_flops(spec: ModelSpec, *, num_queries: int, context_len: int) -> int:
-    """QK^T and PV of all layers: `4 x query heads x head_dim x queries x context`. A causal square counts whole, as
-    torch's counter does."""
+    """QK^T and PV of all layers: `4 x query heads x head_dim x queries x context`. A causal
+    square counts whole, as torch's counter does."""
     return 4 * spec.num_layers * spec.query_elements * num_queries * context_len
 
 
@@ -69,11 +72,13 @@ def step(
     prompt_columns: int,
     cached: bool,
 ) -> StepCost:
-    """Cost of a forward of `[batch, num_new]` tokens after which `num_columns` columns (pads included) are attended.
+    """Cost of a forward of `[batch, num_new]` tokens after which `num_columns` columns (pads
+    included) are attended.
 
-    `prompt_columns` is the padded length of the prompt, whose blocks are reserved at once. With `cached` false the
-    forward takes all columns again (`num_new == num_columns`) and keeps none. Growing past a block copies the live
-    rows into a larger slab: the copy is in the bytes read and written.
+    `prompt_columns` is the padded length of the prompt, whose blocks are reserved at once. With
+    `cached` false the forward takes all columns again (`num_new == num_columns`) and keeps none.
+    Growing past a block copies the live rows into a larger slab: the copy is in the bytes read
+    and written.
     """
     tokens = batch * num_new
     size = ELEMENT_SIZE[dtype]

@@ -1,9 +1,11 @@
 """The run: inert records that a source emits, and the RunLog that keeps and checks them.
 
-Measured, counted and predicted never share a field. Nothing here knows how a record was made or how it is drawn; a
-record is one JSON line (ASCII, so that any text survives any transport), the same in a file and on the wire.
+Measured, counted and predicted never share a field. Nothing here knows how a record was made or
+how it is drawn; a record is one JSON line (ASCII, so that any text survives any transport), the
+same in a file and on the wire.
 
-Try it: `python -c "from viz_engine.events import RunLog; print(len(RunLog.read(open('run.jsonl','rb').read())))"`
+Try it: `python -c "from viz_engine.events import RunLog; \
+print(len(RunLog.read(open('run.jsonl','rb').read())))"`
 """
 
 import base64
@@ -71,7 +73,8 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The first record. `settings` are the resolved ones: no `auto` is left in a run of the engine."""
+    """The first record. `settings` are the resolved ones: no `auto` is left in a run of the
+    engine."""
 
     kind = "run_started"
     run_id: str
@@ -99,7 +102,8 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished:
-    """One forward. Tuples have one entry a sequence; a sequence that has ended has 0 new tokens and keeps its rows."""
+    """One forward. Tuples have one entry a sequence; a sequence that has ended has 0 new tokens
+    and keeps its rows."""
 
     kind = "step_finished"
     step: int
@@ -144,7 +148,8 @@ class KVSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSample:
-    """Attention weights of some query rows of one layer and head: `[queries, context]`, each row sums to 1."""
+    """Attention weights of some query rows of one layer and head: `[queries, context]`, each row
+    sums to 1."""
 
     kind = "attention_sample"
     step: int
@@ -192,7 +197,8 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str | bytes) -> Event:
-    """The record that a line holds. Raises UserError on anything that is not one, naming the field."""
+    """The record that a line holds. Raises UserError on anything that is not one, naming the
+    field."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -289,7 +295,8 @@ class LogError(ValueError):
 
 @dataclass(slots=True)
 class RunLog:
-    """The records of one run in order. `append` checks each against those before it, so every source is checked."""
+    """The records of one run in order. `append` checks each against those before it, so every
+    source is checked."""
 
     events: list[Event] = field(default_factory=list)
     steps: list[StepFinished] = field(default_factory=list)
@@ -385,7 +392,7 @@ class RunLog:
         for b, (_, stop) in enumerate(event.appended):
             gone = sum(end - start for start, end in event.dropped[b])
             self.num_rows[b] = stop - gone
-        # While the prompt is read the longest sequence fills every column; each decode step adds one.
+        # While the prompt is read the longest sequence fills every column; then each step adds one.
         self.num_columns = (
             max(event.context_len) if event.phase == "prefill" else self.num_columns + 1
         )
@@ -415,8 +422,8 @@ class RunLog:
 
     @classmethod
     def read(cls, data: bytes) -> "RunLog":
-        """The log in a .jsonl file. Raises UserError with the line that is wrong and why; a file whose last lines are
-        missing is read as far as it goes (`finished` is then None)."""
+        """The log in a .jsonl file. Raises UserError with the line that is wrong and why; a file
+        whose last lines are missing is read as far as it goes (`finished` is then None)."""
         if len(data) > MAX_FILE_BYTES:
             raise UserError(
                 "error.file_size", size=len(data) // 2**20, most=MAX_FILE_BYTES // 2**20

@@ -1,4 +1,5 @@
-"""What a choice of model, context and batch takes in memory, before it runs. Predicted, from `cost.py`.
+"""What a choice of model, context and batch takes in memory, before it runs. Predicted, from
+`cost.py`.
 
 Try it from the live page: the line under the sliders is `footprint`.
 """
@@ -47,7 +48,8 @@ def footprint(
 
 
 def check_fits(need: Footprint, available_bytes: int | None) -> None:
-    """Raises UserError with the numbers where `need` is more than `available_bytes` (None: unknown, passes)."""
+    """Raises UserError with the numbers where `need` is more than `available_bytes` (None:
+    unknown, passes)."""
     if available_bytes is not None and need.total_bytes > available_bytes:
         raise UserError(
             "error.memory",

@@ -1,8 +1,8 @@
 """RunLog -> TTFT, ITL, TPOT, tokens/s, and the predicted cost beside each step.
 
-Pure functions of a log. Definitions are vLLM's: TTFT from accepted to the end of the step that gave the first token;
-ITL the gaps between the ends of token-giving steps; TPOT (latency - TTFT) / (tokens - 1). Where there is no basis the
-value is None.
+Pure functions of a log. Definitions are vLLM's: TTFT from accepted to the end of the step that
+gave the first token; ITL the gaps between the ends of token-giving steps; TPOT (latency - TTFT) /
+(tokens - 1). Where there is no basis the value is None.
 
 Try it: `python -c "from viz_engine.events import RunLog; from viz_engine import metrics; \
 print(metrics.summary(RunLog.read(open('run.jsonl','rb').read())))"`

@@ -1,7 +1,7 @@
 """ModelSpec: what a model's config.json says about the size of its layers and of its K/V rows.
 
-It reads the Llama family (llama, mistral, qwen2, qwen3), all layers with full attention. It knows nothing of
-dtypes, batches or time: `cost.py` makes bytes and FLOPs of it.
+It reads the Llama family (llama, mistral, qwen2, qwen3), all layers with full attention. It knows
+nothing of dtypes, batches or time: `cost.py` makes bytes and FLOPs of it.
 
 Try it: `python -c "import json; from viz_engine.spec import ModelSpec; \
 print(ModelSpec.from_config(json.load(open('config.json')), name='mine'))"`
@@ -101,7 +101,8 @@ class ModelSpec:
 
     @classmethod
     def from_config(cls, config: Mapping[str, object], *, name: str) -> "ModelSpec":
-        """Read a Hugging Face config. Raises UserError that names the key or the kind it cannot read."""
+        """Read a Hugging Face config. Raises UserError that names the key or the kind it cannot
+        read."""
         model_type = str(config.get("model_type") or "?")
         if model_type not in LLAMA_FAMILY:
             raise UserError(
@@ -142,7 +143,8 @@ class ModelSpec:
 
 
 def _uses_window(config: Mapping[str, object]) -> bool:
-    """Whether any layer attends to a window only. Qwen configs name a window that is switched off."""
+    """Whether any layer attends to a window only. Qwen configs name a window that is switched
+    off."""
     layer_types = config.get("layer_types")
     if isinstance(layer_types, list):
         return any(kind != "full_attention" for kind in layer_types)

@@ -1,7 +1,7 @@
 """English and Chinese: every string that a person sees is a key in assets/locales/.
 
-It knows nothing of pages or runs. A `Message` is a key with its numbers, so that an error made in the
-engine process can be read in either language by whoever opens the run later.
+It knows nothing of pages or runs. A `Message` is a key with its numbers, so that an error made in
+the engine process can be read in either language by whoever opens the run later.
 
 Try it: `python -c "from viz_engine.text import t; print(t('live.generate', 'zh'))"`
 """
@@ -27,7 +27,8 @@ def strings(language: str) -> dict[str, str]:
 
 
 def t(key: str, language: str, /, **params: object) -> str:
-    """The text of `key`, its `{name}` places filled from `params`. Raises KeyError on a key without text."""
+    """The text of `key`, its `{name}` places filled from `params`. Raises KeyError on a key
+    without text."""
     text = strings(language)[key]
     return text.format(**params) if params else text
 
@@ -52,7 +53,8 @@ class Message:
 
 
 class UserError(ValueError):
-    """Something a visitor can put right: carries the sentence that says what is wrong and what to do."""
+    """Something a visitor can put right: carries the sentence that says what is wrong and what to
+    do."""
 
     def __init__(self, key: str, **params: str | int | float) -> None:
         self.message = Message(key=key, params=params)
@@ -63,7 +65,8 @@ class UserError(ValueError):
 
 
 def mib(num_bytes: float) -> str:
-    """A size in the binary unit that keeps it short: 13.4 MiB, 1.25 GiB, 23 040 bytes under 100 KiB."""
+    """A size in the binary unit that keeps it short: 13.4 MiB, 1.25 GiB, 23 040 bytes under 100
+    KiB."""
     if num_bytes < 100 * 1024:
         return f"{num_bytes:,.0f} B".replace(",", "\u202f")
     for unit, size in (("KiB", 1024), ("MiB", 1024**2)):
