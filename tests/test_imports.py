@@ -1,0 +1,90 @@
+"""Imports only go down: the table of the architecture, held as data."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Each module may import those of the groups before its own, and those named before it in its group.
+GROUPS = (
+    ("text", "spec", "hardware", "prompt", "model_files"),
+    ("cost", "events"),
+    ("metrics", "memory"),
+    ("cache", "models", "engine"),
+    ("worker", "live"),
+    ("kv_matrix",),
+    ("live_bench",),
+    ("pages", "app", "__main__"),
+)
+TORCH_USERS = {"cache", "models", "engine"}  # at their top
+TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
+STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
+TORCH = {"torch", "transformers", "gguf"}
+
+
+def python_files() -> list[Path]:
+    """The product's own files: app.py, pages and the engine."""
+    return [
+        ROOT / "app.py",
+        *sorted((ROOT / "pages").glob("*.py")),
+        *sorted((ROOT / "viz_engine").glob("*.py")),
+    ]
+
+
+def module_of(path: Path) -> str:
+    return "pages" if path.parent.name == "pages" else path.stem
+
+
+def imports_of(path: Path) -> list[tuple[str, bool]]:
+    """(dotted name, at top level) of everything a file imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    late = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            names = [f"{base}.{a.name}" for a in node.names] if base == "viz_engine" else [base]
+        else:
+            continue
+        found += [(name, id(node) not in late) for name in names]
+    return found
+
+
+def rank(module: str) -> tuple[int, int]:
+    for group, names in enumerate(GROUPS):
+        if module in names:
+            return group, names.index(module)
+    raise AssertionError(f"{module} is in no group of the import table")
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: path.name)
+def test_imports_only_go_down(path: Path) -> None:
+    module = module_of(path)
+    if module == "__init__":
+        assert imports_of(path) == []
+        return
+    for name, at_top in imports_of(path):
+        root, _, rest = name.partition(".")
+        if root == "viz_engine":
+            target = rest.split(".")[0]
+            assert rank(target) < rank(module), f"{module} imports {target}"
+            if target in TORCH_USERS and module not in TORCH_USERS:
+                assert module in TORCH_LATE and not at_top, f"{module} reaches torch by {target}"
+        elif root in TORCH:
+            assert module in TORCH_USERS or (module in TORCH_LATE and not at_top), module
+        elif root == "streamlit":
+            assert module in STREAMLIT_USERS, f"{module} imports streamlit"
+
+
+def test_every_module_is_in_the_table() -> None:
+    named = {name for group in GROUPS for name in group}
+    assert {module_of(path) for path in python_files()} - {"__init__"} == named
