@@ -1,0 +1,214 @@
+"""A stand-in for the engine process: the real child program with a model that a test scripts.
+
+The model's name says what loading does, the first prompt (JSON) what the run does:
+`{"steps": 5, "pieces": 2, "delay_s": 0.01, "at": {"1": "die"}}`. What can happen at a step: die,
+crash, hang (stopped, no heartbeat), stuck (heartbeats, no step, deaf), raise, memory, bad, skip,
+print, end, or wait:PATH (until that file is there). Steps before `pieces` are prefill.
+
+Started as `fake_engine.py die` it dies at once, as `fake_engine.py no_torch` it cannot import
+torch.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from viz_engine import cost, worker  # noqa: E402
+from viz_engine.events import (  # noqa: E402
+    Event,
+    Hardware,
+    KVSample,
+    RunFinished,
+    RunSettings,
+    RunStarted,
+    StepFinished,
+)
+from viz_engine.spec import LayerSpec, ModelSpec  # noqa: E402
+from viz_engine.text import Message, UserError  # noqa: E402
+
+PIECE = 4  # tokens in a piece of prefill
+SPEC = ModelSpec(
+    name="fake",
+    model_type="llama",
+    layers=(LayerSpec(num_kv_heads=1, key_dim=4, value_dim=4),) * 2,
+    hidden_size=8,
+    intermediate_size=16,
+    num_query_heads=2,
+    head_dim=4,
+    vocab_size=32,
+    max_context_len=8192,
+    tied_embeddings=True,
+    qkv_bias=False,
+    output_bias=False,
+    mlp_bias=False,
+    qk_norm=False,
+)
+
+
+def settings(model: str = "fake", **script: object) -> RunSettings:
+    """What to submit so that the fake follows `script`."""
+    return RunSettings(model=model, dtype="float32", device="cpu", prompts=(json.dumps(script),))
+
+
+def generate(
+    loaded: object,
+    settings: RunSettings,
+    *,
+    run_id: str,
+    queued_ns: int,
+    cancelled: Callable[[], bool],
+) -> Iterator[Event]:
+    """A run of `steps` steps, rows and bytes as a model of SPEC would have them."""
+    script = json.loads(settings.prompts[0])
+    steps, pieces = script.get("steps", 5), script.get("pieces", 2)
+    if "refuse" in script:
+        raise UserError("error.file_empty")
+    prompt_len = pieces * PIECE
+    yield started(settings, run_id, queued_ns, prompt_len)
+    reason, rows = "length", 0
+    for step in range(steps):
+        if cancelled():
+            reason = "cancelled"
+            break
+        what = script.get("at", {}).get(str(step), "")
+        step += act(what)
+        time.sleep(script.get("delay_s", 0))
+        new = PIECE if step < pieces else 1
+        phase = "prefill" if step < pieces else "decode"
+        token = ((step,), (f" t{step}",)) if step >= pieces - 1 else ((), ())
+        yield forward(settings, step, phase, rows, new, prompt_len, *token)
+        if script.get("samples"):
+            size = bytes([128]) * (new * SPEC.num_columns)
+            yield KVSample(step=step, sequence=0, first=rows, stop=rows + new, k=size, v=size)
+        rows += new
+    if script.get("at", {}).get("end") != "end":
+        now = time.perf_counter_ns()
+        yield RunFinished(end_ns=now, finish_reason=reason, sequence_reasons=(reason,))
+
+
+def act(what: str) -> int:
+    """Do what the script says before a step; the number is how far the step count jumps."""
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif what == "exit":
+        os._exit(3)
+    elif what == "hang":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif what == "stuck":
+        time.sleep(600)
+    elif what == "raise":
+        raise RuntimeError("the model fell over")
+    elif what == "memory":
+        raise MemoryError
+    elif what == "print":
+        print("a library says hello", flush=True)
+        os.write(1, b"and again\n")
+    elif what.startswith("wait:"):
+        while not os.path.exists(what[5:]):
+            time.sleep(0.002)
+    return 7 if what == "skip" else 0
+
+
+def started(settings: RunSettings, run_id: str, queued_ns: int, prompt_len: int) -> RunStarted:
+    return RunStarted(
+        run_id=run_id,
+        started_at="2026-01-01T00:00:00+00:00",
+        source="engine",
+        settings=settings,
+        spec=SPEC,
+        hardware=Hardware(device="cpu", name="fake", num_threads=1, memory_bytes=None),
+        prompt_token_ids=(tuple(range(prompt_len)),),
+        prompt_texts=(tuple(f"w{i} " for i in range(prompt_len)),),
+        accepted_ns=time.perf_counter_ns(),
+        queued_ns=queued_ns,
+        versions={},
+        command="",
+        reasons=(),
+        parts=(),
+    )
+
+
+def forward(
+    settings: RunSettings,
+    step: int,
+    phase: str,
+    rows: int,
+    new: int,
+    prompt_len: int,
+    ids: tuple[int, ...],
+    texts: tuple[str, ...],
+) -> StepFinished:
+    start_ns = time.perf_counter_ns()
+    here = cost.step(
+        SPEC,
+        settings.dtype,
+        batch=1,
+        num_new=new,
+        num_columns=rows + new,
+        prompt_columns=prompt_len,
+        cached=True,
+    )
+    return StepFinished(
+        step=step,
+        phase=phase,
+        start_ns=start_ns,
+        end_ns=time.perf_counter_ns(),
+        device_ns=None,
+        num_new_tokens=(new,),
+        context_len=(rows + new,),
+        appended=((rows, rows + new),),
+        dropped=((),),
+        token_ids=(ids,),
+        token_texts=(texts,),
+        kv_live_bytes=here.kv_live_bytes,
+        kv_reserved_bytes=here.kv_reserved_bytes,
+        weight_bytes_read=here.weight_bytes_read,
+        kv_bytes_read=here.kv_bytes_read,
+        kv_bytes_written=here.kv_bytes_written,
+        device_memory_bytes=None,
+    )
+
+
+def load(model: str, device: str, dtype: str, progress: Callable) -> object:
+    """What the model's name says: fake, or an action such as die, raise, hang, wait:PATH."""
+    message = Message(key="service.loading")
+    progress(message, 0.0)
+    if model.startswith("wait:"):
+        while not os.path.exists(model[5:]):
+            progress(message, 0.5)
+            time.sleep(0.005)
+    elif model == "refuse":
+        raise UserError("error.file_empty")
+    else:
+        act(model)
+    progress(message, 1.0)
+    return types.SimpleNamespace(model=model)
+
+
+def main() -> None:
+    mode = sys.argv[1] if len(sys.argv) > 1 else ""
+    if mode == "die":
+        os._exit(5)
+    fakes = {
+        "viz_engine.engine": types.SimpleNamespace(generate=generate),
+        "viz_engine.models": types.SimpleNamespace(load=load),
+        "torch": types.SimpleNamespace(cuda=types.SimpleNamespace(device_count=lambda: 0)),
+    }
+    if mode == "no_torch":
+        fakes = {"torch": None, "transformers": None}
+    sys.modules.update(fakes)
+    worker.main()
+
+
+if __name__ == "__main__":
+    main()
