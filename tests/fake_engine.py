@@ -58,6 +58,20 @@ def settings(model: str = "fake", **script: object) -> RunSettings:
     return RunSettings(model=model, dtype="float32", device="cpu", prompts=(json.dumps(script),))
 
 
+def spawn(mode: str = "") -> Callable:
+    """What to give `Engine` so that this program is its engine process."""
+    command = (sys.executable, __file__, mode)
+    return lambda on_line, on_exit: worker.ChildProcess(command, on_line, on_exit)
+
+
+def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    """Wait for `condition`. Raises AssertionError where it does not come about in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.002)
+
+
 def generate(
     loaded: object,
     settings: RunSettings,
@@ -201,8 +215,11 @@ def main() -> None:
         os._exit(5)
     fakes = {
         "viz_engine.engine": types.SimpleNamespace(generate=generate),
-        "viz_engine.models": types.SimpleNamespace(load=load),
-        "torch": types.SimpleNamespace(cuda=types.SimpleNamespace(device_count=lambda: 0)),
+        "viz_engine.models": types.SimpleNamespace(
+            load=load,
+            devices=lambda: ["cpu"],
+            is_out_of_memory=lambda error: isinstance(error, MemoryError),
+        ),
     }
     if mode == "no_torch":
         fakes = {"torch": None, "transformers": None}

@@ -302,8 +302,9 @@ class Engine:
         except OSError as error:
             self._early_deaths += 1
             self._back_off(now)
+            reason = Message(key="service.no_start", params={"reason": str(error)[:200]})
             for job in self._queue:
-                _end(job, "error", Message(key="service.no_start", reason=str(error)[:200]))
+                _end(job, "error", reason)
             self._queue = []
             return
         if not self._prepared:  # once: a preparation that kills the child is not tried again
@@ -556,10 +557,11 @@ class _Child:
         problem = None
         parts: tuple = ()
         try:
-            from viz_engine import engine, models
+            from viz_engine import engine, hardware, models
 
             parts = (engine, models)
-            self.send("ready", **_machine())
+            memory_bytes = hardware.memory_bytes()
+            self.send("ready", devices=models.devices(), memory_bytes=memory_bytes)
         except (ImportError, OSError) as error:
             traceback.print_exc()
             problem = _import_problem(error)
@@ -592,7 +594,9 @@ class _Child:
             if not isinstance(error, UserError | _Cancelled):
                 traceback.print_exc()
             if command["op"] == "run":
-                self.send("refused", run_id=run_id, message=_dict(_why(error)))
+                full = models.is_out_of_memory(error)
+                why = Message(key="service.out_of_memory") if full else _why(error)
+                self.send("refused", run_id=run_id, message=_dict(why))
         finally:
             self.cancelled.discard(run_id)
             if command["op"] == "prepare":
@@ -619,16 +623,6 @@ class _Child:
         return self._loaded
 
 
-def _machine() -> dict[str, object]:
-    """The devices that torch can use here, the one that `auto` takes first, and the RAM."""
-    import torch
-
-    from viz_engine import hardware
-
-    devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] + ["cpu"]
-    return {"devices": devices, "memory_bytes": hardware.memory_bytes()}
-
-
 def _default_model() -> str:
     from viz_engine.model_files import DEFAULT_MODEL
 
@@ -644,8 +638,6 @@ def _why(error: Exception) -> Message:
         return error.message
     if isinstance(error, _Cancelled):
         return Message(key="service.cancelled")
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return Message(key="service.out_of_memory")
     params = {"name": type(error).__name__, "reason": str(error)[:300]}
     return Message(key="service.engine_error", params=params)
 
