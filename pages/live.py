@@ -1,0 +1,400 @@
+"""The live page: ask, press one button, watch. What follows the run is drawn by the live view."""
+
+from pathlib import Path
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from viz_engine import cost, hardware, kv_matrix, live, memory, model_files
+from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings
+from viz_engine.prompt import PromptTokenizer
+from viz_engine.text import Message, UserError, mib, t
+
+RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
+# name -> (context to fill up to or None, new tokens)
+PRESETS = {"document": (3000, 48), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
+CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2048, 3000, 4096, 6000, 8000)
+MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
+FIRST = {
+    "model": model_files.DEFAULT_MODEL,
+    "device": "auto",
+    "dtype": "auto",
+    "cache": "full",
+    "batch": 1,
+    "chat": True,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "seed": 0,
+    "chunk_len": 256,
+}
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+CHUNK_LENS = (256, 64, 512, 1024, 0)
+KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
+NEW_TOKENS = (1, 2, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+language = st.session_state.language
+registry = live.registry()
+session_id = get_script_run_ctx().session_id
+
+
+def say(key: str, **params: object) -> str:
+    return t(key, language, **params)
+
+
+def choose_preset() -> None:
+    """Put a preset's text and sizes into the boxes."""
+    name = st.session_state.preset
+    if name is None:
+        return
+    context_len, new_tokens = PRESETS[name]
+    st.session_state.prompt = say(f"preset.{name}.prompt")
+    st.session_state.context_len = context_len or 0
+    st.session_state.new_tokens = new_tokens
+
+
+def first_values() -> None:
+    """The boxes of a new session hold the first preset, in its language."""
+    state = st.session_state
+    for key, value in FIRST.items():
+        state.setdefault(key, value)
+    if "prompt" not in state:
+        state.preset = "document"
+        choose_preset()
+    elif state.get("preset") and state.get("preset_language") != language:
+        choose_preset()
+    state.preset_language = language
+
+
+def settings_chosen() -> RunSettings:
+    state = st.session_state
+    return RunSettings(
+        model=state.model.strip() or model_files.DEFAULT_MODEL,
+        prompts=(state.prompt,),
+        device=state.device,
+        dtype=state.dtype,
+        cache=state.cache,
+        batch=state.batch,
+        context_len=state.context_len or None,
+        filler=language,
+        chat=state.chat,
+        new_tokens=state.new_tokens,
+        temperature=state.temperature,
+        top_p=state.top_p,
+        seed=state.seed,
+        chunk_len=state.chunk_len,
+    )
+
+
+def submit() -> None:
+    """Start a run with what the boxes hold. A refusal is a sentence; what was there stays."""
+    try:
+        run = registry.submit(settings_chosen(), session_id)
+    except UserError as error:
+        st.session_state.notice = error.message
+        return
+    st.session_state.notice = None
+    show(run.id)
+
+
+def stop() -> None:
+    registry.cancel(st.session_state.run_id)
+
+
+def show(run_id: str) -> None:
+    """Make a run the one on the page, and its link the page's."""
+    st.session_state.run_id = run_id
+    st.query_params["run"] = run_id
+
+
+def open_file() -> None:
+    """Take a run from an uploaded file, or say what is wrong with it."""
+    upload = st.session_state.upload
+    if upload is None:
+        return
+    try:
+        if upload.size > MAX_FILE_BYTES:
+            raise UserError(
+                "error.file_size", size=upload.size // 2**20, most=MAX_FILE_BYTES // 2**20
+            )
+        run = registry.add_log(RunLog.read(upload.getvalue()))
+    except UserError as error:
+        st.session_state.notice = error.message
+        return
+    st.session_state.notice = None
+    show(run.id)
+
+
+def recorded_names() -> list[str]:
+    return sorted(path.stem for path in RECORDED.glob("*.jsonl"))
+
+
+def recorded_run(name: str) -> live.Run:
+    """A shipped run, put into the registry again if it was evicted."""
+    run_id = f"recorded-{name}"
+    data = RECORDED / f"{name}.jsonl"
+    return registry.get(run_id) or registry.add_log(RunLog.read(data.read_bytes()), run_id=run_id)
+
+
+def current_run() -> tuple[live.Run | None, bool]:
+    """The run to show (the link's, this session's, or a recorded one) and whether it plays."""
+    run_id = st.query_params.get("run") or st.session_state.get("run_id")
+    names = recorded_names()
+    if run_id and run_id.removeprefix("recorded-") in names:
+        return recorded_run(run_id.removeprefix("recorded-")), True
+    run = registry.get(run_id) if run_id else None
+    if run is not None:
+        if st.query_params.get("run") != run.id or st.session_state.get("run_id") != run.id:
+            show(run.id)
+        return run, False
+    if run_id:
+        st.session_state.notice = Message(key="runs.unknown")
+        st.session_state.run_id = None
+        del st.query_params["run"]
+    return (recorded_run(names[0]), True) if names else (None, False)
+
+
+# ---- what the page shows -----------------------------------------------------------------------
+
+
+@st.cache_resource(max_entries=4)
+def tokenizer(folder: Path) -> PromptTokenizer:
+    return PromptTokenizer.load(folder)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def num_prompt_tokens(folder: Path, prompt: str, chat: bool, context_len: int | None) -> int:
+    return len(tokenizer(folder).encode_prompt(prompt, chat=chat, context_len=context_len))
+
+
+def cost_line() -> None:
+    """What this choice will take in memory, before it runs; or the sentence why it cannot run."""
+    settings = settings_chosen()
+    prompt = settings.prompts[0]
+    try:
+        registry.limits.check(settings)
+        folder = model_files.locate(settings.model)
+        if folder is None:
+            preparing()
+            return
+        spec = model_files.spec_of(settings.model)
+        tokens = num_prompt_tokens(folder, prompt, settings.chat, settings.context_len)
+    except UserError as error:
+        st.caption(f":orange[{plain(error.message.text(language))}]")
+        return
+    dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype
+    cached = settings.cache != "none"
+    need = memory.footprint(
+        spec,
+        dtype,
+        batch=settings.batch,
+        prompt_len=tokens,
+        new_tokens=settings.new_tokens,
+        cached=cached,
+    )
+    available = hardware.available_bytes()
+    line = say(
+        "ask.cost" if cached else "ask.cost_none",
+        tokens=grouped(tokens),
+        new_tokens=grouped(settings.new_tokens),
+        rows=grouped(need.num_rows),
+        cache=mib(need.kv_reserved_bytes),
+        weights=mib(need.weight_bytes),
+    )
+    formula = say(
+        "ask.cost_help",
+        rows=grouped(need.num_rows),
+        block=cost.BLOCK_LEN,
+        row_bytes=grouped(cost.row_bytes(spec, dtype)),
+        batch=settings.batch,
+        cache=mib(need.kv_reserved_bytes),
+        parameters=grouped(spec.num_parameters),
+        element_size=cost.ELEMENT_SIZE[dtype],
+        weights=mib(need.weight_bytes),
+        available=mib(available),
+    )
+    st.caption(f"{line} · :gray-badge[{say('ask.predicted')}]", help=formula)
+    try:
+        memory.check_fits(need, available)
+    except UserError as error:
+        st.caption(f":orange[{plain(error.message.text(language))}]")
+
+
+@st.fragment(run_every=1.0)
+def preparing() -> None:
+    """How far the model is, until it is here; then the whole page once more."""
+    info = registry.engine.info()
+    if model_files.is_ready(model_files.DEFAULT_MODEL):
+        st.rerun()
+    message = info.problem or info.progress
+    share = f" {info.fraction:.0%}" if info.fraction is not None and not info.problem else ""
+    st.caption(plain(message.text(language)) + share if message else say("ask.cost_unknown"))
+
+
+def plain(text: str) -> str:
+    """Text as text in a place that reads Markdown."""
+    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)
+
+
+def grouped(number: int) -> str:
+    return f"{number:,}".replace(",", "\u202f")
+
+
+def ask_band(run: live.Run | None, running: bool) -> None:
+    """Prompt and presets left; sizes, cost and the one button right."""
+    left, right = st.columns([5, 6], gap="medium")
+    with left:
+        st.pills(
+            say("preset.label"),
+            list(PRESETS),
+            format_func=lambda name: say(f"preset.{name}"),
+            key="preset",
+            **KEEP,
+            on_change=choose_preset,
+            label_visibility="collapsed",
+        )
+        st.text_area(
+            say("ask.prompt"),
+            key="prompt",
+            **KEEP,
+            height=92,
+            help=say("ask.prompt_help"),
+            label_visibility="collapsed",
+            placeholder=say("ask.prompt_help"),
+        )
+    with right:
+        sliders = st.columns(3, gap="medium")
+        sliders[0].select_slider(
+            say("ask.context"),
+            CONTEXT_LENS,
+            key="context_len",
+            **KEEP,
+            format_func=lambda n: grouped(n) if n else say("ask.context_as_is"),
+            help=say("ask.context_help"),
+        )
+        sliders[1].select_slider(
+            say("ask.new_tokens"),
+            NEW_TOKENS,
+            key="new_tokens",
+            help=say("ask.new_tokens_help"),
+            **KEEP,
+        )
+        sliders[2].slider(
+            say("ask.batch"),
+            1,
+            max(registry.limits.batch, 2),
+            key="batch",
+            help=say("ask.batch_help"),
+            **KEEP,
+        )
+        cost_line()
+        with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+            with st.popover(say("ask.settings"), icon=":material/tune:"):
+                settings_box()
+            with st.popover(say("runs.label"), icon=":material/folder_open:"):
+                runs_box(run)
+            if running:
+                st.button(
+                    say("ask.stop"),
+                    key="stop",
+                    icon=":material/stop:",
+                    type="primary",
+                    on_click=stop,
+                )
+            else:
+                st.button(
+                    say("ask.generate"),
+                    key="generate",
+                    icon=":material/play_arrow:",
+                    type="primary",
+                    on_click=submit,
+                )
+
+
+def settings_box() -> None:
+    """Model, device and how to draw the tokens."""
+    offered = registry.limits.models
+    if offered is None:
+        st.text_input(say("ask.model"), key="model", help=say("ask.model_help"), **KEEP)
+    else:
+        st.selectbox(say("ask.model"), offered, key="model", help=say("ask.model_help"), **KEEP)
+    devices = ["auto", *registry.engine.info().devices]
+    if st.session_state.device not in devices:
+        devices.append(st.session_state.device)
+    one, two, three = st.columns(3)
+    one.selectbox(say("ask.device"), devices, key="device", **KEEP)
+    two.selectbox(say("ask.dtype"), DTYPES, key="dtype", help=say("ask.dtype_help"), **KEEP)
+    three.segmented_control(
+        say("ask.cache"),
+        ["full", "none"],
+        required=True,
+        format_func=lambda name: say(f"ask.cache.{name}"),
+        key="cache",
+        help=say("ask.cache_help"),
+        **KEEP,
+    )
+    one, two, three = st.columns(3)
+    one.slider(
+        say("ask.temperature"),
+        0.0,
+        2.0,
+        step=0.1,
+        key="temperature",
+        help=say("ask.temperature_help"),
+        **KEEP,
+    )
+    two.slider(
+        say("ask.top_p"), 0.05, 1.0, step=0.05, key="top_p", help=say("ask.top_p_help"), **KEEP
+    )
+    three.number_input(
+        say("ask.seed"), 0, 2**31 - 1, step=1, key="seed", help=say("ask.seed_help"), **KEEP
+    )
+    one, two = st.columns([1, 2])
+    one.selectbox(say("ask.chunk"), CHUNK_LENS, key="chunk_len", help=say("ask.chunk_help"), **KEEP)
+    two.toggle(say("ask.chat"), key="chat", help=say("ask.chat_help"), **KEEP)
+
+
+def runs_box(run: live.Run | None) -> None:
+    """Recorded runs, open, download, link."""
+    names = recorded_names()
+    if names:
+        st.caption(say("runs.recorded"), help=say("runs.recorded_help"))
+        for name in names:
+            st.button(
+                say(f"runs.recorded.{name}"),
+                key=f"recorded-{name}",
+                on_click=show,
+                args=(f"recorded-{name}",),
+                width="stretch",
+            )
+    st.file_uploader(
+        say("runs.open"),
+        type=["jsonl"],
+        key="upload",
+        on_change=open_file,
+        help=say("runs.open_help"),
+    )
+    if run is None:
+        return
+    st.download_button(
+        say("runs.download"),
+        data=lambda: "".join(line + "\n" for line in run.lines),
+        file_name=f"{run.id}.jsonl",
+        mime="application/x-ndjson",
+        icon=":material/download:",
+        on_click="ignore",
+        width="stretch",
+    )
+    st.caption(say("runs.link"), help=say("runs.link_help"))
+    st.code(f"{(st.context.url or '').partition('?')[0]}?run={run.id}", language=None)
+
+
+first_values()
+run, plays = current_run()
+if run is not None and not run.finished and not live.session_alive(run.session_id):
+    run.session_id = session_id  # reloaded in mid-run: the new tab may stop it
+running = run is not None and not run.finished and run.session_id == session_id
+with st.container(key="ask"):
+    ask_band(run, running)
+if notice := st.session_state.get("notice"):
+    st.warning(plain(notice.text(language)), icon=":material/info:")
+kv_matrix.live_view(run, language=language, autoplay=plays)
