@@ -1,0 +1,106 @@
+"""The command line: `python -m viz_engine record`.
+
+Progress goes to stderr. What a visitor can put right is one sentence and exit code 2.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from viz_engine import command
+from viz_engine.events import RunFinished, RunLog, StepFinished, to_line
+from viz_engine.text import Message, UserError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 done, 1 the run ended in an error, 2 it could not start, 130 interrupted."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.do(args)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m viz_engine")
+    commands = parser.add_subparsers(required=True)
+    record = commands.add_parser("record", help="run a model once and write the run to a file")
+    command.add_arguments(record)
+    record.set_defaults(do=_record)
+    # bench: another sub-parser here
+    return parser
+
+
+def _record(args: argparse.Namespace) -> int:
+    try:
+        settings = command.settings_of(args)
+    except json.JSONDecodeError:
+        raise UserError("error.prompt_json") from None
+    if not settings.prompts:
+        raise UserError("error.no_prompt")
+    from viz_engine import engine, models
+
+    loaded = models.load(settings.model, settings.device, settings.dtype, _say)
+    log = RunLog()
+    events = engine.generate(loaded, settings, run_id=uuid.uuid4().hex)
+    first = next(events)  # a refusal leaves no file
+    with _open(args.out) as out:
+        for event in _and_rest(first, events):
+            log.append(event)
+            out.write(to_line(event) + "\n")
+            if isinstance(event, StepFinished):
+                _show_step(log, event)
+    return _conclude(log.finished, args.out)
+
+
+def _and_rest(first: object, rest: Iterator) -> Iterator:
+    yield first
+    yield from rest
+
+
+@contextlib.contextmanager
+def _open(out: str) -> Iterator[TextIO]:
+    if out == "-":
+        yield sys.stdout
+        return
+    try:
+        file = Path(out).open("w", encoding="ascii", newline="\n")
+    except OSError as error:
+        raise UserError("error.out_file", path=out, reason=error.strerror or "?") from None
+    with file:
+        yield file
+
+
+def _say(message: Message, fraction: float | None) -> None:
+    share = "" if fraction is None else f" {fraction:.0%}"
+    print(f"\r{message}{share}", end="", file=sys.stderr, flush=True)
+    if fraction is None or fraction >= 1:
+        print(file=sys.stderr)
+
+
+def _show_step(log: RunLog, step: StepFinished) -> None:
+    """One line that overwrites itself: where the run is and how long this step took."""
+    of = log.started.settings.new_tokens
+    num = sum(1 for s in log.steps if any(s.token_ids))
+    line = f"{step.phase} {max(step.context_len)} rows, token {num}/{of}, "
+    print(f"\r{line}{step.duration_ns / 1e6:.1f} ms   ", end="", file=sys.stderr, flush=True)
+
+
+def _conclude(finished: RunFinished, out: str) -> int:
+    if finished.error is not None:
+        print(f"\n{finished.error}", file=sys.stderr)
+        return 1
+    print(f"\n{finished.finish_reason}: {out}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""What cannot be run, and why: settings out of range, the model's window, memory.
+
+Asked before anything starts, by the page and by the engine alike, so it knows no torch and looks
+at no machine: whoever asks says how much memory there is.
+
+Try it: tests/test_engine.py lists every refusal.
+"""
+
+from collections.abc import Sequence
+
+from viz_engine import memory
+from viz_engine.events import MAX_BATCH, RunSettings
+from viz_engine.spec import ModelSpec
+from viz_engine.text import UserError
+
+CACHES = ("full", "none")
+
+
+def check(
+    spec: ModelSpec,
+    settings: RunSettings,
+    prompt_lens: Sequence[int],
+    available_bytes: int | None = None,
+) -> None:
+    """Raises UserError where a run of these prompt lengths cannot be.
+
+    `settings.dtype` must be chosen. `available_bytes` is what the engine's process may take in
+    all, the weights included; None: memory is not checked.
+    """
+    check_settings(settings)
+    longest = max(prompt_lens)
+    window = spec.max_context_len
+    if longest > window:
+        raise UserError("error.prompt_window", prompt_len=longest, window=window)
+    most = window - longest + 1  # the last token never gets a row
+    if settings.new_tokens > most:
+        raise UserError(
+            "error.new_tokens_window",
+            new_tokens=settings.new_tokens,
+            prompt_len=longest,
+            window=window,
+            most=most,
+        )
+    need = memory.footprint(
+        spec,
+        settings.dtype,
+        batch=settings.batch,
+        prompt_len=longest,
+        new_tokens=settings.new_tokens,
+        cached=settings.cache != "none",
+    )
+    memory.check_fits(need, available_bytes)
+
+
+def check_settings(settings: RunSettings) -> None:
+    """Raises UserError on a setting that is out of its range, whatever the model."""
+    if settings.new_tokens < 1:
+        raise UserError("error.new_tokens_zero", new_tokens=settings.new_tokens)
+    if not 1 <= settings.batch <= MAX_BATCH:
+        raise UserError("error.batch", batch=settings.batch, most=MAX_BATCH)
+    if len(settings.prompts) not in (1, settings.batch):
+        raise UserError(
+            "error.prompt_count", num_prompts=len(settings.prompts), batch=settings.batch
+        )
+    if not 0 <= settings.temperature <= 10:
+        raise UserError("error.temperature", temperature=settings.temperature)
+    if not 0 < settings.top_p <= 1:
+        raise UserError("error.top_p", top_p=settings.top_p)
+    if settings.chunk_len < 0:
+        raise UserError("error.chunk_len", chunk_len=settings.chunk_len)
+    if settings.cache not in CACHES:
+        raise UserError("error.cache_policy", cache=settings.cache[:40], known=", ".join(CACHES))
+    if settings.speculation is not None:
+        raise UserError("error.speculation")
+    if settings.context_len is not None and settings.context_len < 1:
+        raise UserError("error.context_len", context_len=settings.context_len)

@@ -1,0 +1,168 @@
+"""Where a model's files are and whether they can be used: the packaged default, local folders,
+hub ids.
+
+It reads small JSON files only and never goes to the network, so the page asks it too. Making the
+default model's files and downloading are `models.py`, in the engine process.
+
+Try it: `python -c "from viz_engine import model_files; print(model_files.locate(model_files.DEFAULT_MODEL))"`
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+from viz_engine.spec import ModelSpec
+from viz_engine.text import UserError
+
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+DEFAULT_FOLDER = "SmolLM2-135M-Instruct-bfloat16-1"  # the number: how it was converted
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: SECOND_TOKEN_CACHE, or the user's cache folder."""
+    if chosen := os.environ.get("SECOND_TOKEN_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "second-token"
+
+
+def default_folder() -> Path:
+    """Folder of the converted default model, there or not."""
+    return cache_folder() / DEFAULT_FOLDER
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether a name that is no folder can be a hub id: `owner/name`."""
+    return bool(HUB_ID.fullmatch(model)) and len(model) <= 96
+
+
+def locate(model: str) -> Path | None:
+    """The folder of a model's files, or None while it is not on this machine (a default that is
+    not converted yet, a hub id that is not downloaded yet). Raises UserError for a name that is
+    neither folder nor hub id."""
+    if model == DEFAULT_MODEL:
+        return default_folder() if (default_folder() / "config.json").is_file() else None
+    if not model.strip() or "\0" in model or len(model) > 1000:
+        raise UserError("error.model_name", model=model[:100])
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if not is_hub_id(model):
+        raise UserError("error.model_name", model=model[:100])
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        raise UserError("error.model_name", model=model[:100]) from None
+    if isinstance(config, str) and weight_files(Path(config).parent):
+        return Path(config).parent
+    return None
+
+
+def is_ready(model: str) -> bool:
+    """Whether `model` can be loaded without conversion or download."""
+    return locate(model) is not None
+
+
+def spec_of(model: str) -> ModelSpec | None:
+    """The sizes of a model whose files are here, else None; of the default always.
+
+    Raises UserError where the files are of a kind that cannot be used.
+    """
+    folder = locate(model)
+    if folder is not None:
+        return ModelSpec.from_config(check_folder(folder), name=display_name(model))
+    if model == DEFAULT_MODEL:
+        return ModelSpec.from_config(DEFAULT_CONFIG, name=DEFAULT_MODEL)
+    return None
+
+
+def display_name(model: str) -> str:
+    """A model's short name: of a folder its last part."""
+    folder = Path(model).expanduser()
+    return folder.resolve().name if folder.is_dir() else model
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that are complete: with an index, all that it lists."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    names = set(json.loads(index.read_bytes())["weight_map"].values())
+    paths = [folder / name for name in sorted(names)]
+    return paths if all(path.is_file() for path in paths) else []
+
+
+def check_folder(folder: Path) -> dict[str, object]:
+    """config.json of a model's folder. Raises UserError with what is wrong: no config.json, not a
+    causal language model, code of its own, weights as pickles only, no weights."""
+    config = read_config(folder / "config.json")
+    check_config(config)
+    if not weight_files(folder):
+        pickled = any(path for pattern in PICKLES for path in folder.glob(pattern))
+        raise UserError(
+            "error.model_pickle" if pickled else "error.model_no_weights", folder=folder.name
+        )
+    return config
+
+
+def read_config(path: Path) -> dict[str, object]:
+    """The JSON object in a config.json. Raises UserError where there is none."""
+    try:
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError("error.model_no_config", folder=path.parent.name) from None
+    except (OSError, ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise UserError("error.model_bad_config", folder=path.parent.name)
+    return config
+
+
+def check_config(config: dict[str, object]) -> None:
+    """Raises UserError where a config is not of a causal language model, or wants code from its
+    author to run."""
+    if "auto_map" in config:
+        raise UserError("error.model_remote_code")
+    if "quantization_config" in config:
+        raise UserError("error.model_quantized")
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not any(str(name).endswith("ForCausalLM") for name in names):
+        raise UserError(
+            "error.model_not_causal", kind=", ".join(map(str, names))[:100] if names else "?"
+        )
+
+
+DEFAULT_CONFIG: dict[str, object] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+    "dtype": "bfloat16",
+}
