@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
-    ("metrics", "memory"),
+    ("metrics", "memory", "checks", "command"),
     ("cache", "models", "engine"),
     ("worker", "live"),
     ("kv_matrix",),

@@ -21,6 +21,7 @@ from viz_engine.cache import RowReads, Rows
 from viz_engine.checks import check, check_settings
 from viz_engine.command import record_command
 from viz_engine.events import (
+    EnginePart,
     Event,
     KVSample,
     RunFinished,
@@ -79,7 +80,7 @@ def generate(
         versions=versions(),
         command=record_command(dataclasses.replace(settings, stop_token_ids=stop_asked)),
         reasons=loaded.reasons,
-        parts=loaded.parts,
+        parts=(*loaded.parts, pieces(settings)),
     )
     yield started
     error = None
@@ -129,6 +130,14 @@ def explain(error: BaseException) -> Message:
     if models.is_out_of_memory(error):
         return Message(key="error.out_of_memory")
     return Message(key="error.engine", params={"reason": models.first_line(error)})
+
+
+def pieces(settings: RunSettings) -> EnginePart:
+    """How the prompt is read, for RunStarted. Without a cache there is nothing to go on from."""
+    if settings.chunk_len and settings.cache != "none":
+        reason = Message(key="part.pieces", params={"chunk_len": settings.chunk_len})
+        return EnginePart(name="pieces", on=True, reason=reason)
+    return EnginePart(name="pieces", on=False, reason=Message(key="part.one_piece"))
 
 
 def versions() -> dict[str, str]:

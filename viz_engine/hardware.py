@@ -3,7 +3,7 @@
 psutil for the processor and this process, NVML (nvidia-ml-py) for NVIDIA GPUs. A sensor that is
 not there is None. It knows nothing of torch.
 
-Try it: `python -c "from viz_engine import hardware; print(hardware.cpu_name(), hardware.read_process())"`
+Try it: `python -c "from viz_engine import hardware; print(hardware.read_process())"`
 """
 
 import platform

@@ -4,7 +4,7 @@ hub ids.
 It reads small JSON files only and never goes to the network, so the page asks it too. Making the
 default model's files and downloading are `models.py`, in the engine process.
 
-Try it: `python -c "from viz_engine import model_files; print(model_files.locate(model_files.DEFAULT_MODEL))"`
+Try it: `python -c "from viz_engine import model_files as m; print(m.spec_of(m.DEFAULT_MODEL))"`
 """
 
 import json

@@ -83,9 +83,7 @@ def load(
     if model == model_files.DEFAULT_MODEL:
         reasons.append(Message(key="reason.dequantised"))
     off, switch = onednn_switch(network.lm_head, chosen_device, chosen_dtype)
-    attention = EnginePart(
-        name="attention", on=True, reason=Message(key="part.attention", params={})
-    )
+    attention = EnginePart(name="attention", on=True, reason=Message(key="part.attention"))
     once, lookup = count_weights(network)
     return Loaded(
         name=model,

@@ -3,8 +3,8 @@
 It uses the `tokenizers` library alone, so that the page counts a prompt exactly as the engine
 will and needs no torch. It knows nothing of models, limits or runs.
 
-Try it: `python -c "from viz_engine import model_files; from viz_engine.prompt import PromptTokenizer; \
-print(PromptTokenizer.load(model_files.locate(model_files.DEFAULT_MODEL)).encode_prompt('Hi', chat=True))"`
+Try it: `python -c "from viz_engine import prompt, model_files as m; \
+print(prompt.PromptTokenizer.load(m.locate(m.DEFAULT_MODEL)).encode_prompt('Hi', chat=True))"`
 """
 
 import codecs
