@@ -2,8 +2,8 @@
 
 The model's name says what loading does, the first prompt (JSON) what the run does:
 `{"steps": 5, "pieces": 2, "delay_s": 0.01, "at": {"1": "die"}}`. What can happen at a step: die,
-crash, hang (stopped, no heartbeat), stuck (heartbeats, no step, deaf), raise, memory, bad, skip,
-print, end, or wait:PATH (until that file is there). Steps before `pieces` are prefill.
+crash, hang (stopped, no heartbeat), stuck (heartbeats, no step, deaf), nap (half a second), raise,
+memory, skip, print, end, or wait:PATH (until that file is there). Steps before `pieces` are prefill.
 
 Started as `fake_engine.py die` it dies at once, as `fake_engine.py no_torch` it cannot import
 torch.
@@ -118,6 +118,8 @@ def act(what: str) -> int:
         os._exit(3)
     elif what == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif what == "nap":
+        time.sleep(0.5)
     elif what == "stuck":
         time.sleep(600)
     elif what == "raise":

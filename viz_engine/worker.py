@@ -193,7 +193,7 @@ class Engine:
         self._spawn_at = float("-inf")
         self._early_deaths = 0
         self._killed_for: Message | None = None
-        self._prepared = False
+        self._preparing = False
         self._progress: tuple[Message, float | None] | None = None
 
     # -- what others ask for
@@ -307,8 +307,8 @@ class Engine:
                 _end(job, "error", reason)
             self._queue = []
             return
-        if not self._prepared:  # once: a preparation that kills the child is not tried again
-            self._prepared = True
+        if not self._preparing:  # a preparation that ended the child is not tried again
+            self._preparing = True
             self._process.send({"op": "prepare"})
 
     def _dispatch(self, now: float) -> None:
@@ -417,7 +417,7 @@ class Engine:
         text, fraction = message.get("message"), message.get("fraction")
         told = (_message(text), fraction) if text else None
         if message.get("run_id") is None:
-            self._progress = told
+            self._progress, self._preparing = told, told is not None
         elif not mine:
             return
         if job is not None and job.run.log.started is None and job.cancelled_at is None:
