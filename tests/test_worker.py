@@ -4,6 +4,7 @@ The first half runs `Engine` on a scripted child and a clock that stands still; 
 child programs whose model is fake, and on the real engine once.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -503,3 +504,25 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
     thread.start()
     thread.join(30)
     assert seen == [before, before + 3]
+
+
+def test_the_real_engine_killed_in_mid_run_keeps_its_rows_and_runs_again() -> None:
+    engine = worker.Engine()
+    engine.start()
+    short = RunSettings(
+        model=DEFAULT_MODEL, prompts=("Why?",), new_tokens=64, stop_token_ids=(), warm_up=False
+    )
+    long = dataclasses.replace(short, context_len=1200)
+    try:
+        for settings, num_steps, phase in ((long, 2, "prefill"), (short, 8, "decode")):
+            run = submit(engine, settings)
+            until(lambda run=run, least=num_steps: len(run.log.steps) >= least, 120)
+            psutil.Process(engine.pid).kill()
+            until(lambda run=run: run.finished)
+            assert run.log.steps[-1].phase == phase and run.error.key == "service.exit_killed"
+        run = submit(engine, dataclasses.replace(short, new_tokens=4))
+        until(lambda: run.finished, 120)
+        assert run.error is None and run.log.finished.finish_reason == "length"
+        assert sum(len(step.token_ids[0]) for step in run.log.steps) == 4
+    finally:
+        engine.stop()
