@@ -14,7 +14,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from viz_engine import live
+from viz_engine import live, routes
 
 NICENESS = 10
 
@@ -34,6 +34,6 @@ async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
 
 app = st.App(
     Path(__file__).resolve().parent / "pages" / "shell.py",
-    routes=live.routes(st.get_option("server.baseUrlPath") or ""),
+    routes=routes.routes(st.get_option("server.baseUrlPath") or ""),
     lifespan=lifespan,
 )

@@ -2,8 +2,9 @@
 
 The model's name says what loading does, the first prompt (JSON) what the run does:
 `{"steps": 5, "pieces": 2, "delay_s": 0.01, "at": {"1": "die"}}`. What can happen at a step: die,
-crash, hang (stopped, no heartbeat), stuck (heartbeats, no step, deaf), nap (half a second), raise,
-memory, skip, print, end, or wait:PATH (until that file is there). Steps before `pieces` are prefill.
+crash, exit, hang (stopped, no heartbeat), stuck (heartbeats, no step, deaf), nap (half a second),
+raise, memory, skip, print, end, or wait:PATH (until that file is there). Steps before `pieces` are
+prefill.
 
 Started as `fake_engine.py die` it dies at once, as `fake_engine.py no_torch` it cannot import
 torch.
@@ -21,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from viz_engine import cost, worker  # noqa: E402
+from viz_engine import cost, engine_process, worker  # noqa: E402
 from viz_engine.events import (  # noqa: E402
     Event,
     Hardware,
@@ -61,7 +62,7 @@ def settings(model: str = "fake", **script: object) -> RunSettings:
 def spawn(mode: str = "") -> Callable:
     """What to give `Engine` so that this program is its engine process."""
     command = (sys.executable, __file__, mode)
-    return lambda on_line, on_exit: worker.ChildProcess(command, on_line, on_exit)
+    return lambda on_line, on_exit: engine_process.ChildProcess(command, on_line, on_exit)
 
 
 def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:

@@ -13,7 +13,7 @@ GROUPS = (
     ("cost", "events"),
     ("metrics", "memory", "checks", "command"),
     ("cache", "models", "engine"),
-    ("worker", "live"),
+    ("worker", "engine_process", "live", "routes"),
     ("kv_matrix",),
     ("live_bench",),
     ("pages", "app", "__main__"),

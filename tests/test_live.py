@@ -23,12 +23,12 @@ from starlette.requests import HTTPConnection
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from viz_engine import live, metrics
+from viz_engine import live, metrics, routes
+from viz_engine.engine_process import Engine
 from viz_engine.events import RunLog, RunSettings, from_line
 from viz_engine.live import Limits, Registry, Run
 from viz_engine.model_files import DEFAULT_MODEL
 from viz_engine.text import UserError
-from viz_engine.worker import Engine
 
 SETTINGS = fake_engine.settings()
 
@@ -310,7 +310,7 @@ class Server:
     def __init__(self) -> None:
         self.registry = Registry(Engine(fake_engine.spawn()), Limits(), alive=lambda s: True)
         live.install(self.registry)
-        app = Starlette(routes=live.routes())
+        app = Starlette(routes=routes.routes())
         config = uvicorn.Config(app, port=0, log_level="error", ws_per_message_deflate=False)
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run)
@@ -468,7 +468,7 @@ async def test_a_foreign_page_gets_nothing(server: Server) -> None:
 def test_the_origin_must_be_the_host_that_is_asked(origin, host, forwarded, allowed) -> None:
     given = {"origin": origin, "host": host, "x-forwarded-host": forwarded}
     headers = [(name.encode(), value.encode()) for name, value in given.items() if value]
-    assert live.same_origin(HTTPConnection({"type": "http", "headers": headers})) is allowed
+    assert routes.same_origin(HTTPConnection({"type": "http", "headers": headers})) is allowed
 
 
 @pytest.mark.parametrize("message", ["{", "\ud83d", b"\x00\xff", "x" * 3_000_000, "[" * 100_000])
@@ -490,7 +490,7 @@ async def test_a_client_that_talks_on_and_on_is_closed(server: Server, tmp_path:
     gate = tmp_path / "open"
     run = server.submit(at={"2": f"wait:{gate}"})
     async with server.socket(run.id) as socket:
-        for _ in range(live.MAX_CLIENT_MESSAGES):
+        for _ in range(routes.MAX_CLIENT_MESSAGES):
             await socket.send("{}")
         await watch(socket)
     assert socket.close_code == 4400
@@ -521,10 +521,10 @@ async def test_a_snapshot_is_the_whole_run_uncompressed(server: Server) -> None:
 
 
 def test_routes_follow_the_base_path() -> None:
-    assert {route.path for route in live.routes("/a/b/")} == {
+    assert {route.path for route in routes.routes("/a/b/")} == {
         "/a/b/api/ping",
         "/a/b/api/runs/{run_id}/snapshot",
         "/a/b/api/runs/{run_id}/cancel",
         "/a/b/api/runs/{run_id}/ws",
     }
-    assert live.routes()[0].path == "/api/ping"
+    assert routes.routes()[0].path == "/api/ping"

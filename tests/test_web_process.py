@@ -26,9 +26,9 @@ MIB = 2**20
 # app.py on a registry whose engine is fake, with one run in it.
 FAKE_APP = """
 import sys, uvicorn, fake_engine
-from viz_engine import live, worker
+from viz_engine import engine_process, live
 from viz_engine.events import RunLog
-runs = live.Registry(worker.Engine(fake_engine.spawn()))
+runs = live.Registry(engine_process.Engine(fake_engine.spawn()))
 live.install(runs)
 events = fake_engine.generate(None, fake_engine.settings(steps=40), run_id="x", queued_ns=0,
                               cancelled=lambda: False)
@@ -41,10 +41,10 @@ uvicorn.run(app.app, port=int(sys.argv[1]), log_level="error")
 TAB_APP = """
 import sys, uvicorn, fake_engine, app
 import streamlit as st
-from viz_engine import live, worker
+from viz_engine import engine_process, live, routes
 live.GRACE_S = 0.5
-live.install(live.Registry(worker.Engine(fake_engine.spawn())))
-page = st.App(sys.argv[2], routes=live.routes(), lifespan=app.lifespan)
+live.install(live.Registry(engine_process.Engine(fake_engine.spawn())))
+page = st.App(sys.argv[2], routes=routes.routes(), lifespan=app.lifespan)
 uvicorn.run(page, port=int(sys.argv[1]), log_level="error")
 """
 TAB_PAGE = """

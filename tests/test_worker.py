@@ -20,8 +20,8 @@ import psutil
 import pytest
 from fake_engine import PIECE, forward, until
 
-from viz_engine import worker
-from viz_engine.events import RunFinished, RunSettings, to_line
+from viz_engine import engine_process
+from viz_engine.events import RunFinished, RunSettings, settings_to_dict, to_line
 from viz_engine.live import Run
 from viz_engine.text import Message
 
@@ -87,7 +87,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.children: list[Child] = []
-        self.engine = worker.Engine(self.spawn, clock=lambda: self.now)
+        self.engine = engine_process.Engine(self.spawn, clock=lambda: self.now)
         self.engine.check()
 
     def spawn(self, on_line, on_exit) -> Child:
@@ -174,7 +174,7 @@ def test_a_cancelled_run_ends_as_the_child_says(world: World) -> None:
 def test_a_run_that_does_not_react_to_cancel_is_ended_with_its_process(world: World) -> None:
     run = world.at("decode")
     world.engine.cancel(run.id)
-    world.pass_time(worker.CANCEL_GRACE_S)
+    world.pass_time(engine_process.CANCEL_GRACE_S)
     assert not world.child.killed
     world.pass_time(5)
     assert world.child.killed
@@ -186,7 +186,7 @@ def test_a_run_that_does_not_react_to_cancel_is_ended_with_its_process(world: Wo
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_silent_process_is_killed_and_its_run_says_so(world: World, stage: str) -> None:
     run = world.at(stage)
-    world.pass_time(worker.SILENT_S, beats=False)
+    world.pass_time(engine_process.SILENT_S, beats=False)
     assert not world.child.killed
     world.pass_time(5, beats=False)
     assert world.child.killed
@@ -200,10 +200,10 @@ def test_a_silent_process_is_killed_and_its_run_says_so(world: World, stage: str
 
 def test_a_step_that_never_ends_is_ended_in_spite_of_heartbeats(world: World) -> None:
     run = world.at("prefill")
-    world.pass_time(worker.STEP_FLOOR_S)
+    world.pass_time(engine_process.STEP_FLOOR_S)
     assert not world.child.killed
     world.child.step(run)  # each step starts the measure anew
-    world.pass_time(worker.STEP_FLOOR_S)
+    world.pass_time(engine_process.STEP_FLOOR_S)
     assert not world.child.killed
     world.pass_time(5)
     world.child.exit(-9)
@@ -213,19 +213,21 @@ def test_a_step_that_never_ends_is_ended_in_spite_of_heartbeats(world: World) ->
 def test_a_slow_model_gets_ten_times_what_its_own_rate_predicts(world: World) -> None:
     run = world.at("decode")
     flops = run.predicted[-1][0]
-    assert worker.step_limit_s(run.log, flops) == worker.STEP_FLOOR_S  # one second a step
-    assert worker.step_limit_s(run.log, flops / 30) == pytest.approx(300, rel=0.1)
+    assert (
+        engine_process.step_limit_s(run.log, flops) == engine_process.STEP_FLOOR_S
+    )  # one second a step
+    assert engine_process.step_limit_s(run.log, flops / 30) == pytest.approx(300, rel=0.1)
 
 
 def test_loading_may_take_long_while_it_makes_progress(world: World) -> None:
     run = world.at("loading")
     for percent in range(5):
-        world.pass_time(worker.LOADING_SILENT_S)
+        world.pass_time(engine_process.LOADING_SILENT_S)
         message = {"key": "service.loading", "params": {}}
         world.child.say("progress", run_id=run.id, message=message, fraction=percent / 5)
         assert run.fraction == percent / 5
     assert not world.child.killed
-    world.pass_time(worker.LOADING_SILENT_S + 5)
+    world.pass_time(engine_process.LOADING_SILENT_S + 5)
     assert world.child.killed
     world.child.exit(-9)
     assert run.error.key == "service.loading_hung"
@@ -310,7 +312,7 @@ def test_a_process_that_cannot_be_started_is_told(world: World) -> None:
     def spawn(on_line, on_exit) -> Child:
         raise OSError("no such program")
 
-    engine = worker.Engine(spawn, clock=lambda: 0.0)
+    engine = engine_process.Engine(spawn, clock=lambda: 0.0)
     run = Run("r", SETTINGS, None)
     engine.submit(run)
     engine.check()
@@ -329,14 +331,14 @@ def test_stopping_ends_every_run(world: World) -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[worker.Engine]:
-    engine = worker.Engine(fake_engine.spawn())
+def engine() -> Iterator[engine_process.Engine]:
+    engine = engine_process.Engine(fake_engine.spawn())
     engine.start()
     yield engine
     engine.stop()
 
 
-def submit(engine: worker.Engine, settings: RunSettings) -> Run:
+def submit(engine: engine_process.Engine, settings: RunSettings) -> Run:
     submit.count += 1
     run = Run(f"run-{submit.count}", settings, None)
     engine.submit(run)
@@ -346,7 +348,7 @@ def submit(engine: worker.Engine, settings: RunSettings) -> Run:
 submit.count = 0
 
 
-def run_to_end(engine: worker.Engine, settings: RunSettings) -> Run:
+def run_to_end(engine: engine_process.Engine, settings: RunSettings) -> Run:
     run = submit(engine, settings)
     until(lambda: run.finished)
     return run
@@ -364,7 +366,7 @@ def run_to_end(engine: worker.Engine, settings: RunSettings) -> Run:
     ids=["loading", "prefill", "decode", "crash", "exit"],
 )
 def test_a_killed_engine_keeps_the_rows_and_the_next_run_works(
-    engine: worker.Engine, settings: RunSettings, num_steps: int
+    engine: engine_process.Engine, settings: RunSettings, num_steps: int
 ) -> None:
     run = run_to_end(engine, settings)
     assert len(run.log.steps) == num_steps and run.error.key.startswith("service.exit_")
@@ -374,7 +376,7 @@ def test_a_killed_engine_keeps_the_rows_and_the_next_run_works(
 
 @pytest.mark.parametrize("what", ["raise", "memory", "skip"])
 def test_a_run_that_fails_leaves_the_process_and_its_model_alive(
-    engine: worker.Engine, what: str
+    engine: engine_process.Engine, what: str
 ) -> None:
     run_to_end(engine, SETTINGS)
     pid = engine.pid
@@ -383,18 +385,18 @@ def test_a_run_that_fails_leaves_the_process_and_its_model_alive(
     assert run_to_end(engine, SETTINGS).error is None and engine.pid == pid
 
 
-def test_a_refusal_passes_its_sentence(engine: worker.Engine) -> None:
+def test_a_refusal_passes_its_sentence(engine: engine_process.Engine) -> None:
     for settings in (fake_engine.settings(model="refuse"), fake_engine.settings(refuse=True)):
         run = run_to_end(engine, settings)
         assert run.error.key == "error.file_empty" and len(run.log) == 0
 
 
-def test_what_a_library_prints_does_not_break_the_protocol(engine: worker.Engine) -> None:
+def test_what_a_library_prints_does_not_break_the_protocol(engine: engine_process.Engine) -> None:
     run = run_to_end(engine, fake_engine.settings(at={"2": "print"}))
     assert run.error is None and len(run.log.steps) == 5
 
 
-def test_stop_takes_effect_within_one_step(engine: worker.Engine, tmp_path: Path) -> None:
+def test_stop_takes_effect_within_one_step(engine: engine_process.Engine, tmp_path: Path) -> None:
     gate = tmp_path / "open"
     # The nap is there for a machine so busy that the child reads its pipe late.
     script = {"4": f"wait:{gate}", "5": "nap"}
@@ -408,7 +410,7 @@ def test_stop_takes_effect_within_one_step(engine: worker.Engine, tmp_path: Path
     assert run_to_end(engine, SETTINGS).error is None
 
 
-def test_stop_while_loading_ends_the_load(engine: worker.Engine, tmp_path: Path) -> None:
+def test_stop_while_loading_ends_the_load(engine: engine_process.Engine, tmp_path: Path) -> None:
     run = submit(engine, fake_engine.settings(model=f"wait:{tmp_path}/never"))
     until(lambda: run.fraction == 0.5)
     engine.cancel(run.id)
@@ -419,14 +421,16 @@ def test_stop_while_loading_ends_the_load(engine: worker.Engine, tmp_path: Path)
 
 def test_a_hanging_process_is_found_and_replaced() -> None:
     clock = types.SimpleNamespace(ahead=0.0)
-    engine = worker.Engine(fake_engine.spawn(), clock=lambda: time.monotonic() + clock.ahead)
+    engine = engine_process.Engine(
+        fake_engine.spawn(), clock=lambda: time.monotonic() + clock.ahead
+    )
     engine.start()
     try:
         run = submit(engine, fake_engine.settings(at={"3": "hang"}))
         until(lambda: len(run.log.steps) == 3)
         pid = engine.pid
         until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-        clock.ahead += worker.SILENT_S + 1
+        clock.ahead += engine_process.SILENT_S + 1
         until(lambda: run.finished)
         assert run.error.key == "service.silent" and len(run.log.steps) == 3
         assert run_to_end(engine, SETTINGS).error is None and engine.pid != pid
@@ -435,7 +439,7 @@ def test_a_hanging_process_is_found_and_replaced() -> None:
 
 
 def test_without_torch_every_run_is_refused_with_the_cure() -> None:
-    engine = worker.Engine(fake_engine.spawn("no_torch"))
+    engine = engine_process.Engine(fake_engine.spawn("no_torch"))
     engine.start()
     try:
         first = run_to_end(engine, SETTINGS)
@@ -460,10 +464,10 @@ def test_the_engine_ends_when_its_parent_is_killed(busy: bool) -> None:
     settings = fake_engine.settings(at={"2": "stuck"} if busy else {})
     program = f"""
 import fake_engine, time
-from viz_engine import events, live, worker
-engine = worker.Engine(fake_engine.spawn())
+from viz_engine import events, live, engine_process
+engine = engine_process.Engine(fake_engine.spawn())
 engine.start()
-settings = events.settings_from_dict({worker.settings_to_dict(settings)!r})
+settings = events.settings_from_dict({settings_to_dict(settings)!r})
 run = live.Run("r", settings, None)
 engine.submit(run)
 fake_engine.until(lambda: len(run.log.steps) >= 2)
@@ -488,7 +492,7 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
     seen: list[int] = []
 
     def web_process() -> None:
-        engine = worker.Engine(fake_engine.spawn())
+        engine = engine_process.Engine(fake_engine.spawn())
         engine.start()
         os.nice(3)  # of this thread
         first = engine.pid
@@ -507,7 +511,7 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
 
 
 def test_the_real_engine_killed_in_mid_run_keeps_its_rows_and_runs_again() -> None:
-    engine = worker.Engine()
+    engine = engine_process.Engine()
     engine.start()
     short = RunSettings(
         model=DEFAULT_MODEL, prompts=("Why?",), new_tokens=64, stop_token_ids=(), warm_up=False
