@@ -1,0 +1,122 @@
+// The numbers beside the matrix: for each its value, its notes, and the formula with this run's numbers put in.
+//
+// Pure functions of facts and words; the DOM is elsewhere.
+import { countOf, flopParts, ratioOf, sizeOf, sizeParts, timeOf, timeParts } from "./words.mjs";
+
+const BLOCK_LEN = 256;
+
+/** Content of every figure at a prefix. `facts` and `sum` are of run.mjs, `b` is the sequence shown. */
+export function figuresOf(run, facts, sum, b, cursor, words) {
+  const { t } = words;
+  if (!run?.started || !facts.k) return {};
+  const batch = run.started.settings.batch;
+  const cached = run.started.settings.cache !== "none";
+  return {
+    rows: rowsFigure(run, facts, b, batch, cached, t),
+    held: heldFigure(run, facts, batch, cached, t),
+    read: readFigure(facts, t),
+    work: workFigure(run, facts, cached, t),
+    ...timeFigures(sum, cursor, t),
+  };
+}
+
+function rowsFigure(run, facts, b, batch, cached, t) {
+  const [first, stop] = facts.step.appended[b];
+  const params = {
+    new: countOf(stop - first), row: countOf(run.rowBytes), rows: countOf(facts.rows[b]),
+    layers: run.started.spec.layers.length, batch, b: b + 1, again: countOf(facts.step.num_new_tokens[b]),
+    terms: spellRow(run.started),
+  };
+  return {
+    value: countOf(facts.rows[b]),
+    unit: batch > 1 ? t("fig.rows.of", params) : "",
+    notes: [cached ? t("fig.rows.note", params) : t("fig.rows.none", params)],
+    numbers: t("fig.rows.numbers", params),
+  };
+}
+
+/** 30 x 3 x (64 + 64) x 2, as text; layers that differ are added up. */
+function spellRow(started) {
+  const size = { float32: 4, bfloat16: 2, float16: 2 }[started.settings.dtype] ?? "?";
+  const kinds = new Map();
+  for (const layer of started.spec.layers) {
+    const kind = `${layer.num_kv_heads} × (${layer.key_dim} + ${layer.value_dim})`;
+    kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
+  }
+  const terms = [...kinds].map(([kind, n]) => `${n} × ${kind}`);
+  return `${terms.length > 1 ? `(${terms.join(" + ")})` : terms[0]} × ${size}`;
+}
+
+function heldFigure(run, facts, batch, cached, t) {
+  if (facts.liveBytes === null) return { value: "–", unit: "", notes: [t("fig.unknown")], numbers: "" };
+  const [value, unit] = sizeParts(facts.liveBytes);
+  const params = {
+    live: countOf(facts.liveBytes), reserved: countOf(facts.reservedBytes ?? 0), predicted: countOf(facts.predictedLive ?? 0),
+    predicted_reserved: countOf(facts.predictedReserved ?? 0), columns: countOf(facts.columns), batch, row: countOf(run.rowBytes),
+    reserved_size: facts.reservedBytes === null ? "–" : sizeOf(facts.reservedBytes),
+    blocks: countOf(Math.ceil(Math.max(facts.columns, run.promptColumns) / BLOCK_LEN)),
+    pads: sizeOf(facts.padBytes), ended: sizeOf(facts.endedBytes), terms: spellRow(run.started),
+  };
+  const check = facts.predictedLive === null ? t("fig.held.nobasis") : t(facts.agrees ? "fig.held.agrees" : "fig.held.differs", params);
+  const apart = batch > 1 && cached && (facts.padBytes || facts.endedBytes) ? ` · ${t("fig.held.apart", params)}` : "";
+  return {
+    value, unit,
+    notes: [cached ? check : t("fig.held.none"), t("fig.held.reserved", params) + apart],
+    tone: facts.predictedLive === null ? "" : facts.agrees ? "good" : "bad",
+    numbers: t(cached ? "fig.held.numbers" : "fig.held.numbers_none", params),
+  };
+}
+
+function readFigure(facts, t) {
+  const total = facts.token.weights + facts.token.read;
+  const [value, unit] = sizeParts(total);
+  const params = {
+    weights: sizeOf(facts.token.weights), kv: sizeOf(facts.token.read), total: sizeOf(facts.movedBytes),
+    weights_bytes: countOf(facts.token.weights), kv_bytes: countOf(facts.token.read), written: countOf(facts.token.written),
+    sum: countOf(total), check: facts.flopsKnown ? t(facts.readAgrees ? "fig.read.agrees" : "fig.read.differs") : "",
+  };
+  return {
+    value, unit,
+    split: total ? facts.token.weights / total : 1,
+    notes: [t("fig.read.note", params), t("fig.read.total", params)],
+    numbers: t("fig.read.numbers", params),
+  };
+}
+
+function workFigure(run, facts, cached, t) {
+  if (!facts.flopsKnown) return { value: "–", unit: "", notes: [t("fig.unknown")], numbers: "" };
+  const [value, unit] = flopParts(facts.token.flops);
+  const without = flopParts(facts.flopsWithoutCache).join("\u00a0");
+  const ratio = facts.flopsWithoutCache / facts.token.flops;
+  const params = {
+    without, ratio: ratioOf(ratio), columns: countOf(facts.columns), flops: countOf(facts.token.flops),
+    without_flops: countOf(facts.flopsWithoutCache), fed: countOf(facts.token.newRows),
+  };
+  const note = !cached ? "fig.work.none" : facts.phase === "prefill" ? "fig.work.first" : "fig.work.note";
+  return {
+    value, unit, notes: [t(note, params)], tone: cached && facts.phase === "decode" ? "contrast" : "",
+    numbers: t("fig.work.numbers", params),
+  };
+}
+
+function timeFigures(sum, cursor, t) {
+  const samples = countOf(sum.numGaps);
+  const gaps = { n: samples };
+  const figure = (ns, key, note) => ({
+    value: ns === null ? "–" : timeParts(ns)[0],
+    unit: ns === null ? "" : timeParts(ns)[1],
+    notes: [note],
+    numbers: ns === null ? t("fig.no_token") : t(`fig.${key}.numbers`, { value: timeOf(ns), ns: countOf(ns), ...gaps }),
+  });
+  return {
+    ttft: figure(sum.ttftNs, "ttft", sum.ttftNs === null ? t("fig.wait") : t("fig.ttft.note")),
+    itl: figure(sum.itlMedianNs, "itl", t("fig.gaps", gaps)),
+    itl_p95: figure(sum.itlP95Ns, "itl_p95", t("fig.gaps", gaps)),
+    rate: {
+      value: sum.tokensPerS === null ? "–" : sum.tokensPerS.toFixed(sum.tokensPerS < 10 ? 2 : 1),
+      unit: sum.tokensPerS === null ? "" : t("fig.rate.unit"),
+      notes: [t(cursor.ended ? "fig.rate.over" : "fig.rate.sofar", { n: countOf(sum.numTokens) })],
+      numbers: sum.tokensPerS === null ? t("fig.no_token") : t("fig.rate.numbers", { n: countOf(sum.numTokens), rate: sum.tokensPerS.toFixed(3) }),
+    },
+  };
+}

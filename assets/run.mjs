@@ -1,0 +1,289 @@
+// One run in the browser: frames in, an append-only store, and what is true after its first k steps.
+//
+// It knows nothing of the DOM, of clocks or of drawing. The Python tests decode the same frames and
+// compare every prefix, so that the two cannot drift.
+// Try it: node -e 'import("./assets/run.mjs").then(m => console.log(m.newRun()))'
+
+const ELEMENT_SIZES = { float32: 4, bfloat16: 2, float16: 2 };
+
+/** An empty store. Steps keep the field names of the run file. */
+export function newRun() {
+  return {
+    numEvents: 0,
+    status: null,
+    error: null,
+    started: null,
+    finished: null,
+    steps: [],
+    predicted: [], // one a step: flops, flops without a cache, KV live, reserved, read, written, weights read
+    columns: [], // columns attended after each step, pads included
+    moved: [], // bytes read and written up to and with each step
+    tokenSteps: [], // indices of the steps that gave a token
+    pieces: [], // a sequence: [{text, step}]
+    sequences: [], // a sequence: {k, v, sampled}: magnitudes [rows, columns] as bytes
+    telemetry: [],
+    summaryCache: null,
+  };
+}
+
+/** Add a frame. Events that are here already are skipped. Returns {gap, added}: with a gap nothing is taken. */
+export function takeFrame(run, text) {
+  const cut = text.indexOf("\n");
+  const header = JSON.parse(cut < 0 ? text : text.slice(0, cut));
+  if (header.first > run.numEvents) return { gap: true, added: 0 };
+  run.status = header.status;
+  run.error = header.error;
+  const lines = cut < 0 ? [] : text.slice(cut + 1).split("\n");
+  let stepInFrame = 0;
+  let added = 0;
+  for (let i = 0; i < header.count; i++) {
+    if (header.first + i < run.numEvents) {
+      if (isStepLine(lines[i])) stepInFrame++;
+      continue;
+    }
+    const event = JSON.parse(lines[i]);
+    takeEvent(run, event, event.kind === "step_finished" ? header.predicted[stepInFrame++] : null);
+    added++;
+  }
+  return { gap: false, added };
+}
+
+function isStepLine(line) {
+  if (line.startsWith('{"kind":"')) return line.startsWith('{"kind":"step_finished"');
+  return JSON.parse(line).kind === "step_finished";
+}
+
+function takeEvent(run, event, predicted) {
+  if (event.kind === "run_started") takeStarted(run, event);
+  else if (event.kind === "step_finished") takeStep(run, event, predicted);
+  else if (event.kind === "kv_sample") takeSample(run, event);
+  else if (event.kind === "telemetry") run.telemetry.push(event);
+  else if (event.kind === "run_finished") run.finished = event;
+  run.numEvents++;
+}
+
+function takeStarted(run, event) {
+  run.started = event;
+  run.numColumns = event.spec.layers.reduce((sum, layer) => sum + layer.num_kv_heads, 0);
+  run.rowBytes = rowBytes(event);
+  run.promptColumns = Math.max(...event.prompt_token_ids.map((ids) => ids.length));
+  for (let b = 0; b < event.settings.batch; b++) {
+    run.pieces.push([]);
+    run.sequences.push({ k: new Uint8Array(0), v: new Uint8Array(0), sampled: 0 });
+  }
+}
+
+function takeStep(run, step, predicted) {
+  const k = run.steps.length;
+  const before = k ? run.columns[k - 1] : 0;
+  run.steps.push(step);
+  run.predicted.push(predicted && predicted[0] !== null ? predicted : null); // an endpoint's spec may be unknown
+  run.columns.push(step.phase === "prefill" ? Math.max(...step.context_len) : before + 1);
+  run.moved.push(
+    (k ? run.moved[k - 1] : 0) +
+      (step.weight_bytes_read ?? 0) + (step.kv_bytes_read ?? 0) + (step.kv_bytes_written ?? 0),
+  );
+  let gave = false;
+  step.token_texts.forEach((texts, b) => {
+    for (const text of texts) run.pieces[b].push({ text, step: k });
+    gave ||= texts.length > 0;
+  });
+  if (gave) run.tokenSteps.push(k);
+}
+
+function takeSample(run, sample) {
+  const store = run.sequences[sample.sequence];
+  const need = sample.stop * run.numColumns;
+  if (store.k.length < need) {
+    for (const name of ["k", "v"]) {
+      const larger = new Uint8Array(Math.max(need, store[name].length * 2, 4096));
+      larger.set(store[name]);
+      store[name] = larger;
+    }
+  }
+  store.k.set(bytesOf(sample.k), sample.first * run.numColumns);
+  store.v.set(bytesOf(sample.v), sample.first * run.numColumns);
+  store.sampled = Math.max(store.sampled, sample.stop);
+}
+
+/** Base64 text as bytes. */
+export function bytesOf(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const raw = atob(text);
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return bytes;
+}
+
+/** Bytes of one position of one sequence in all layers, K and V. */
+export function rowBytes(started) {
+  const size = ELEMENT_SIZES[started.settings.dtype] ?? 0;
+  return size * started.spec.layers.reduce((sum, l) => sum + l.num_kv_heads * (l.key_dim + l.value_dim), 0);
+}
+
+/** Bytes of one element of K or V, null for a type that is not known here. */
+export function elementSize(started) {
+  return ELEMENT_SIZES[started.settings.dtype] ?? null;
+}
+
+/** Rows that each sequence holds after k steps. */
+export function rowsAt(run, k) {
+  if (!run.started) return [];
+  if (!k || run.started.settings.cache === "none") return run.pieces.map(() => 0);
+  const step = run.steps[k - 1];
+  return step.appended.map(([, stop], b) =>
+    stop - step.dropped[b].reduce((sum, [first, last]) => sum + last - first, 0));
+}
+
+/** How many tokens sequence b has given after k steps. */
+export function piecesAt(run, b, k) {
+  const pieces = run.pieces[b];
+  let low = 0;
+  let high = pieces.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (pieces[middle].step < k) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** The text of a position of sequence b: of the prompt, or of what was generated. */
+export function textOf(run, b, position) {
+  const prompt = run.started.prompt_texts[b];
+  if (position < prompt.length) return prompt[position];
+  return run.pieces[b][position - prompt.length]?.text ?? "";
+}
+
+/** Number of token-giving steps among the first k. */
+export function tokenStepsAt(run, k) {
+  let low = 0;
+  let high = run.tokenSteps.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (run.tokenSteps[middle] < k) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** What is counted and predicted after k steps. `token` sums the steps that made the newest token: all pieces of
+ * the prompt for the first one, one step for any other. */
+export function factsAt(run, k) {
+  const step = k ? run.steps[k - 1] : null;
+  const predicted = k ? run.predicted[k - 1] : null;
+  const from = !k ? 0 : step.phase === "prefill" ? 0 : k - 1;
+  const token = { weights: 0, read: 0, written: 0, flops: 0, ns: 0, newRows: 0, attended: 0 };
+  for (let i = from; i < k; i++) {
+    const s = run.steps[i];
+    token.weights += s.weight_bytes_read ?? 0;
+    token.read += s.kv_bytes_read ?? 0;
+    token.written += s.kv_bytes_written ?? 0;
+    token.flops += run.predicted[i]?.[0] ?? 0;
+    token.ns += s.end_ns - s.start_ns;
+    token.newRows += s.num_new_tokens.reduce((a, n) => a + n, 0);
+  }
+  const known = Boolean(predicted);
+  return {
+    k,
+    step,
+    phase: step ? step.phase : null,
+    rows: rowsAt(run, k),
+    columns: k ? run.columns[k - 1] : 0,
+    liveBytes: step?.kv_live_bytes ?? null,
+    reservedBytes: step?.kv_reserved_bytes ?? null,
+    predictedLive: known ? predicted[2] : null,
+    predictedReserved: known ? predicted[3] : null,
+    agrees: known && step.kv_live_bytes === predicted[2] && step.kv_reserved_bytes === predicted[3],
+    readAgrees: known && step.kv_bytes_read === predicted[4] && step.weight_bytes_read === predicted[6],
+    movedBytes: k ? run.moved[k - 1] : 0,
+    flopsWithoutCache: known ? predicted[1] : null,
+    flopsKnown: known,
+    token,
+    ...apart(run, k),
+  };
+}
+
+/** Bytes of the cache that are pads, and bytes of sequences that have ended, after k steps. */
+function apart(run, k) {
+  if (!k || run.started.settings.cache === "none") return { padBytes: 0, endedBytes: 0, numEnded: 0 };
+  const columns = run.columns[k - 1];
+  const step = run.steps[k - 1];
+  let padRows = 0;
+  let endedRows = 0;
+  let numEnded = 0;
+  run.started.prompt_token_ids.forEach((ids, b) => {
+    const pads = Math.min(columns, run.promptColumns - ids.length);
+    padRows += pads;
+    if (step.phase === "decode" && step.num_new_tokens[b] === 0) {
+      endedRows += columns - pads;
+      numEnded++;
+    }
+  });
+  return { padBytes: padRows * run.rowBytes, endedBytes: endedRows * run.rowBytes, numEnded };
+}
+
+/** Linear interpolation between the two nearest ranks of sorted values (numpy's default). */
+export function percentileOf(sorted, share) {
+  if (!sorted.length) return null;
+  const place = (sorted.length - 1) * share;
+  const low = Math.floor(place);
+  const high = Math.min(low + 1, sorted.length - 1);
+  return sorted[low] + (sorted[high] - sorted[low]) * (place - low);
+}
+
+/** Times after k steps, as viz_engine/metrics.py defines them; null where there is no basis. */
+export function summaryAt(run, k) {
+  const count = tokenStepsAt(run, k);
+  const cached = run.summaryCache;
+  if (cached && cached.count === count) return cached.value;
+  const ends = run.tokenSteps.slice(0, count).map((i) => run.steps[i].end_ns);
+  const gaps = sortedGaps(run, ends, cached);
+  const span = count > 1 ? ends[count - 1] - ends[0] : 0;
+  let numTokens = 0;
+  let decodeTokens = 0;
+  for (let b = 0; b < run.pieces.length; b++) numTokens += piecesAt(run, b, k);
+  if (count) decodeTokens = numTokens - run.steps[run.tokenSteps[0]].token_ids.reduce((n, ids) => n + ids.length, 0);
+  const value = {
+    ttftNs: count ? ends[0] - run.started.accepted_ns : null,
+    numTokens,
+    numGaps: gaps.length,
+    secondNs: count > 1 ? ends[1] - ends[0] : null,
+    itlMedianNs: percentileOf(gaps, 0.5),
+    itlP95Ns: percentileOf(gaps, 0.95),
+    tpotNs: gaps.length ? span / gaps.length : null,
+    tokensPerS: span ? (decodeTokens * 1e9) / span : null,
+  };
+  run.summaryCache = { count, gaps, value };
+  return value;
+}
+
+/** Gaps between the ends, sorted: one more than the cached ones is put in its place, anything else is sorted anew. */
+function sortedGaps(run, ends, cached) {
+  if (cached && cached.count >= 1 && cached.count === ends.length - 1) {
+    const gap = ends[ends.length - 1] - ends[ends.length - 2];
+    const gaps = cached.gaps;
+    let low = 0;
+    let high = gaps.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (gaps[middle] < gap) low = middle + 1;
+      else high = middle;
+    }
+    gaps.splice(low, 0, gap);
+    return gaps;
+  }
+  const gaps = new Array(Math.max(0, ends.length - 1));
+  for (let i = 0; i < gaps.length; i++) gaps[i] = ends[i + 1] - ends[i];
+  return gaps.sort((a, b) => a - b);
+}
+
+/** Whether nothing more will come: it has ended, or its file stops before its end. */
+export function isOver(run) {
+  return Boolean(run.finished) || run.status?.state === "finished";
+}
+
+/** The true magnitude of a stored byte. */
+export function magnitudeOf(byte) {
+  return byte ? 2 ** ((byte - 128) / 12) : 0;
+}

@@ -1,0 +1,388 @@
+// One frame of the matrix card: axis, labels, rows, the token that has no row yet, the map at the right.
+//
+// It draws what it is given and asks nothing: every number comes in `s`. Lengths are device pixels; `u` is one unit of
+// type (a CSS pixel at the base size, larger when projected).
+import { rowTop, axisTicks } from "./layout.mjs";
+import { drawRows } from "./matrix.mjs";
+
+/** Boxes of the card's canvas. */
+export function stageLayout(w, h, u) {
+  const labelW = Math.round(Math.min(104 * u, w * 0.24));
+  const miniW = Math.round(12 * u);
+  const rowPx = Math.max(6, Math.round(15 * u));
+  const x0 = labelW + Math.round(9 * u);
+  const top = Math.round(19 * u);
+  const ghostH = rowPx + Math.round(9 * u);
+  const height = Math.max(rowPx * 3, h - top - ghostH);
+  return {
+    w, h, u, labelW, rowPx, x0, top, ghostH, height, miniW,
+    miniX: w - miniW - 1,
+    width: Math.max(20, w - x0 - miniW - Math.round(11 * u)),
+  };
+}
+
+/** Draw the whole frame. */
+export function drawStage(context, s) {
+  const { box, theme } = s;
+  context.fillStyle = theme.card;
+  context.fillRect(0, 0, box.w, box.h);
+  if (!s.columns) return;
+  drawLayerAxis(context, s);
+  if (s.recompute) drawRecomputed(context, s);
+  else {
+    if (s.bands.length === 1 && s.bands[0].kind === "all") drawReserved(context, s);
+    for (const band of s.bands) drawBand(context, s, band);
+    drawNewest(context, s);
+  }
+  drawGhost(context, s);
+  drawMinimap(context, s);
+}
+
+function font(s, size, weight = 400) {
+  return `${weight} ${Math.round(size * s.box.u * 10) / 10}px ${s.theme.font}`;
+}
+
+function drawLayerAxis(context, s) {
+  const { box, columns, theme } = s;
+  context.font = font(s, 10.5);
+  context.fillStyle = theme.mut;
+  context.textBaseline = "alphabetic";
+  context.textAlign = "right";
+  context.fillText(s.words.layer, box.labelW, box.top - Math.round(6 * box.u));
+  const layers = columns.heads.length;
+  const each = Math.max(1, Math.ceil((layers * 30 * box.u) / Math.max(1, columns.used)));
+  const every = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500].find((n) => n >= each) ?? 1000;
+  for (let layer = 0; layer < layers; layer += every) {
+    const first = columns.group[columns.firstOf[layer]];
+    const last = columns.group[columns.firstOf[layer] + columns.heads[layer] - 1];
+    const x = box.x0 + (columns.x[first] + columns.x[last] + columns.cell) / 2;
+    context.textAlign = "center";
+    context.fillStyle = layer === s.hoverLayer ? theme.text : theme.mut;
+    context.fillText(String(layer), x, box.top - Math.round(6 * box.u));
+  }
+}
+
+function drawBand(context, s, band) {
+  const { box, columns, theme } = s;
+  const y = box.top + band.y;
+  const slide = band.kind === "tail" || band.kind === "free" ? (1 - s.slide) * band.rowH : 0;
+  context.save();
+  context.beginPath();
+  context.rect(0, y, box.w, band.h);
+  context.clip();
+  const from = slide ? Math.max(0, band.from - 1) : band.from;
+  const at = y + slide - (band.from - from) * band.rowH;
+  stampEmpty(context, s, at, (band.to - from) * band.rowH);
+  if (s.pyramid) drawRows(context, s.pyramid, from, band.to, box.x0, at, band.rowH);
+  if (band.kind === "all" && s.slide < 1 && s.newRows) {
+    context.fillStyle = theme.card;
+    context.globalAlpha = 1 - s.slide;
+    context.fillRect(box.x0, y + (s.rows - s.newRows) * band.rowH, columns.used, s.newRows * band.rowH);
+    context.globalAlpha = 1;
+  }
+  drawReveal(context, s, band, y);
+  if (band.rowH >= 5 * box.u) separateRows(context, s, band, from, at);
+  drawPhases(context, s, band, from, at);
+  drawLabels(context, s, band, from, at);
+  context.restore();
+}
+
+/** Cells in the colour of a row whose sample has not come. */
+function stampEmpty(context, s, y, h) {
+  const { columns, box, theme } = s;
+  context.fillStyle = theme.emptyCell;
+  if (columns.pooled) {
+    context.fillRect(box.x0, y, columns.used, h);
+    return;
+  }
+  for (let layer = 0; layer < columns.heads.length; layer++) {
+    const x = columns.x[columns.firstOf[layer]];
+    context.fillRect(box.x0 + x, y, columns.heads[layer] * columns.cell - columns.separator, h);
+  }
+}
+
+/** Rows of a piece of the prompt that have just come: a bright wipe runs over them, all together. */
+function drawReveal(context, s, band, y) {
+  if (!(s.reveal < 1)) return;
+  const from = Math.max(band.from, s.revealFrom);
+  if (from >= band.to) return;
+  const top = y + (from - band.from) * band.rowH;
+  const h = (band.to - from) * band.rowH;
+  context.fillStyle = s.theme.pre;
+  context.globalAlpha = 0.75 * (1 - s.reveal);
+  context.fillRect(s.box.x0, top, s.columns.used, h);
+  context.globalAlpha = 1;
+}
+
+function separateRows(context, s, band, from, at) {
+  const { box, columns, theme } = s;
+  const line = Math.max(1, Math.round(1.6 * box.u * Math.min(1, band.rowH / box.rowPx)));
+  context.fillStyle = theme.card;
+  for (let row = Math.floor(from); row <= band.to; row++) {
+    context.fillRect(box.x0, Math.round(at + (row - from) * band.rowH) - line, columns.used, line);
+  }
+}
+
+/** The band at the left: solid beside rows of the prompt, one bead a row beside rows written in decode. */
+function drawPhases(context, s, band, from, at) {
+  const { box, theme } = s;
+  const x = box.labelW + Math.round(3 * box.u);
+  const w = Math.max(2, Math.round(3 * box.u));
+  const yOf = (row) => at + (row - from) * band.rowH;
+  const split = Math.max(from, Math.min(band.to, s.promptLen));
+  context.fillStyle = theme.pre;
+  if (split > from) context.fillRect(x, yOf(from), w, yOf(split) - yOf(from));
+  if (split >= band.to) return;
+  context.fillStyle = theme.dec;
+  if (band.rowH < 4) {
+    context.fillRect(x + w / 2, yOf(split), Math.max(1, w / 2), yOf(band.to) - yOf(split));
+    return;
+  }
+  const gap = Math.max(1.5, band.rowH * 0.28);
+  for (let row = split; row < band.to; row++) context.fillRect(x, yOf(row) + gap / 2, w, band.rowH - gap);
+}
+
+function drawLabels(context, s, band, from, at) {
+  const { box, theme } = s;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  const right = box.labelW - Math.round(4 * box.u);
+  if (band.rowH >= 9.5 * box.u) {
+    for (let row = Math.floor(from); row < band.to; row++) {
+      const fresh = row >= s.rows - s.newRows;
+      context.font = font(s, 11, fresh ? 650 : 400);
+      context.fillStyle = fresh ? theme.new : row < s.promptLen ? theme.mut : theme.text;
+      const y = at + (row + 0.5 - from) * band.rowH;
+      context.fillText(fitted(context, labelOf(s.textOf(row)), right - 4 * box.u), right, y);
+    }
+    return;
+  }
+  context.fillStyle = theme.mut;
+  context.font = font(s, 10.5);
+  if (band.kind === "middle") drawMiddleLabel(context, s, band, at, right);
+  else drawRuler(context, s, band, at, right);
+}
+
+function drawMiddleLabel(context, s, band, at, right) {
+  const { box, theme } = s;
+  const y = at + band.h / 2;
+  const lines = s.words.middle(band.to - band.from, band.rowH < 1 ? Math.round(1 / band.rowH) : 0);
+  const lineH = 13 * box.u;
+  if (band.h < lineH * (lines.length + 1)) lines.length = 1;
+  lines.forEach((line, i) => {
+    context.fillText(fitted(context, line, right - 2 * box.u), right, y + (i - (lines.length - 1) / 2) * lineH);
+  });
+  const room = (band.h - (lines.length + 1.5) * lineH) / 2;
+  if (room > lineH * 1.2) {
+    context.globalAlpha = 0.7;
+    for (const side of [-1, 1]) {
+      const tickY = y + side * (band.h / 2 - room / 2);
+      const row = Math.round(band.from + (tickY - at) / band.rowH);
+      context.fillText(s.words.position(row), right, tickY);
+    }
+    context.globalAlpha = 1;
+  }
+  context.strokeStyle = theme.line;
+}
+
+function drawRuler(context, s, band, at, right) {
+  const span = band.to - band.from;
+  const ticks = axisTicks(span, band.h, 40 * s.box.u);
+  const step = Math.max(1, Math.round(ticks[1] ?? span));
+  for (let row = Math.ceil(band.from / step) * step; row < band.to; row += step) {
+    const y = at + (row - band.from) * band.rowH;
+    if (y < at + 6 * s.box.u || y > at + band.h - 6 * s.box.u) continue;
+    context.fillText(s.words.position(row), right, y);
+  }
+}
+
+/** Rows that are reserved but not in use, while there is room to show them. */
+function drawReserved(context, s) {
+  const { box, columns, theme } = s;
+  const from = s.rows;
+  const most = Math.min(s.reservedRows, Math.floor(box.height / box.rowPx));
+  if (most <= from) return;
+  context.globalAlpha = 0.35;
+  context.fillStyle = theme.emptyCell;
+  for (let row = from; row < most; row++) {
+    const y = box.top + row * box.rowPx;
+    for (let layer = 0; layer < columns.heads.length && !columns.pooled; layer++) {
+      const x = columns.x[columns.firstOf[layer]];
+      context.fillRect(box.x0 + x, y, columns.heads[layer] * columns.cell - columns.separator, box.rowPx - Math.round(2 * box.u));
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+/** The row that this step has written: outlined, and tinted in the colour of what is new. */
+function drawNewest(context, s) {
+  const { box, columns, theme } = s;
+  if (!s.newRows || s.newRows > 8 || !s.bands.length) return;
+  const y = rowTop(s.bands, s.rows - s.newRows);
+  if (y === null) return;
+  const band = s.bands[s.bands.length - 1];
+  const h = Math.max(3, s.newRows * band.rowH);
+  const slide = band.kind === "tail" || band.kind === "free" ? (1 - s.slide) * band.rowH : 0;
+  const line = Math.max(1, Math.round(1.5 * box.u));
+  const top = box.top + y + slide - line;
+  context.globalAlpha = 0.2;
+  context.fillStyle = theme.new;
+  context.fillRect(box.x0, top + line, columns.used, h - line);
+  context.globalAlpha = 1;
+  context.strokeStyle = theme.new;
+  context.lineWidth = line;
+  context.strokeRect(box.x0 - line * 1.5, top - line / 2 + 0.5, columns.used + line * 3, h + line);
+}
+
+/** The token that was just given: it stands outside the matrix until the next step writes its row. */
+function drawGhost(context, s) {
+  const { box, columns, theme } = s;
+  if (!s.ghost) return;
+  const last = s.recompute ? null : s.bands[s.bands.length - 1];
+  const end = last ? last.y + last.h : box.height;
+  const y = Math.round(box.top + Math.min(end, box.height) + 6 * box.u) + 0.5;
+  const h = box.rowPx - Math.round(1 * box.u);
+  context.setLineDash([4 * box.u, 3 * box.u]);
+  context.strokeStyle = s.ghost.ended ? theme.mut : theme.new;
+  context.lineWidth = Math.max(1, Math.round(box.u));
+  context.globalAlpha = s.ghost.ended ? 0.5 : 0.9 * s.pop;
+  context.strokeRect(box.x0 - 1.5, y, columns.used + 3, h);
+  context.setLineDash([]);
+  context.globalAlpha = s.pop;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.font = font(s, 11, 650);
+  context.fillStyle = s.ghost.ended ? theme.mut : theme.new;
+  const right = box.labelW - Math.round(4 * box.u);
+  context.fillText(fitted(context, labelOf(s.ghost.token), right - 4 * box.u), right, y + h / 2 + 0.5);
+  context.textAlign = "left";
+  context.font = font(s, 11);
+  context.fillStyle = s.ghost.ended ? theme.mut : theme.text;
+  context.fillText(fitted(context, s.ghost.note, columns.used - 16 * box.u), box.x0 + 8 * box.u, y + h / 2 + 0.5);
+  context.globalAlpha = 1;
+}
+
+/** Without a cache: the rows that this step computed, and threw away again. Outlines only: nothing is held. */
+function drawRecomputed(context, s) {
+  const { box, columns, theme } = s;
+  for (const band of s.bands) {
+    const y = box.top + band.y;
+    context.save();
+    context.beginPath();
+    context.rect(0, y, box.w, band.h);
+    context.clip();
+    context.globalAlpha = 0.1 + 0.75 * s.recompute.flash;
+    context.fillStyle = theme.read;
+    for (let layer = 0; layer < columns.heads.length; layer++) {
+      const first = columns.group[columns.firstOf[layer]];
+      const last = columns.group[columns.firstOf[layer] + columns.heads[layer] - 1];
+      context.fillRect(box.x0 + columns.x[first], y, columns.x[last] + columns.cell - columns.x[first] - columns.separator, band.h);
+    }
+    context.globalAlpha = 1;
+    if (band.rowH >= 5 * box.u) {
+      separateRows(context, s, band, band.from, y);
+      outlineCells(context, s, band, y);
+    }
+    drawPhases(context, s, band, band.from, y);
+    drawLabels(context, s, band, band.from, y);
+    context.restore();
+  }
+  context.font = font(s, 12, 600);
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  const middle = s.bands.find((band) => band.kind === "middle") ?? s.bands[0];
+  if (!middle) return;
+  const text = s.recompute.note;
+  const w = context.measureText(text).width + 28 * box.u;
+  const x = box.x0 + columns.used / 2;
+  const y = box.top + middle.y + middle.h / 2;
+  context.fillStyle = theme.card;
+  context.beginPath();
+  context.roundRect(x - w / 2, y - 14 * box.u, w, 28 * box.u, 8 * box.u);
+  context.fill();
+  context.strokeStyle = theme.read;
+  context.lineWidth = Math.max(1, box.u);
+  context.stroke();
+  context.fillStyle = theme.text;
+  context.fillText(text, x, y + 0.5);
+}
+
+function outlineCells(context, s, band, y) {
+  const { box, columns, theme } = s;
+  context.strokeStyle = theme.read;
+  context.globalAlpha = 0.35;
+  context.lineWidth = 1;
+  for (let row = Math.floor(band.from); row < band.to; row++) {
+    const top = Math.round(y + (row - band.from) * band.rowH) + 0.5;
+    for (let layer = 0; layer < columns.heads.length; layer++) {
+      const first = columns.group[columns.firstOf[layer]];
+      const last = columns.group[columns.firstOf[layer] + columns.heads[layer] - 1];
+      const w = columns.x[last] + columns.cell - columns.x[first] - columns.separator;
+      context.strokeRect(box.x0 + columns.x[first] + 0.5, top, w - 1, band.rowH - Math.round(2 * box.u) - 1);
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+/** The map at the right: the whole cache in its true proportions, and the blocks reserved beyond it. */
+function drawMinimap(context, s) {
+  const { box, theme, columns } = s;
+  const total = Math.max(s.rows, s.reservedRows, 1);
+  context.strokeStyle = theme.line;
+  context.lineWidth = 1;
+  context.strokeRect(box.miniX - 0.5, box.top - 0.5, box.miniW + 1, box.height + 1);
+  if (!s.rows) return;
+  const rowH = box.height / total;
+  context.save();
+  context.beginPath();
+  context.rect(box.miniX, box.top, box.miniW, s.rows * rowH);
+  context.clip();
+  context.fillStyle = theme.emptyCell;
+  context.fillRect(box.miniX, box.top, box.miniW, box.height);
+  if (s.pyramid && rowH < 8) {
+    context.translate(box.miniX, 0);
+    context.scale(box.miniW / columns.used, 1);
+    drawRows(context, s.pyramid, 0, s.rows, 0, box.top, rowH);
+  }
+  context.restore();
+  const split = Math.min(s.promptLen, s.rows);
+  context.fillStyle = theme.pre;
+  const edge = Math.max(2, Math.round(2 * box.u));
+  context.fillRect(box.miniX, box.top, edge, split * rowH);
+  context.fillStyle = theme.dec;
+  context.fillRect(box.miniX, box.top + split * rowH, edge, (s.rows - split) * rowH);
+  context.strokeStyle = theme.text;
+  context.lineWidth = Math.max(1, Math.round(1.5 * box.u));
+  for (const band of s.bands) {
+    if (band.kind !== "free" && band.kind !== "tail") continue;
+    const y = box.top + band.from * rowH;
+    const h = Math.max(3 * box.u, (band.to - band.from) * rowH);
+    context.globalAlpha = band.kind === "free" ? 1 : 0.55;
+    context.strokeRect(box.miniX - 0.5, Math.min(y, box.top + box.height - h), box.miniW + 1, h);
+  }
+  context.globalAlpha = 1;
+}
+
+/** A token as a label: white space made visible, control characters left out, one line. */
+export function labelOf(text) {
+  const shown = text.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/[\u0000-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "");
+  const trimmed = shown.replace(/^ +/, "");
+  return trimmed || "␣".repeat(Math.min(4, shown.length)) || "·";
+}
+
+const fittedCache = new Map();
+function fitted(context, text, width) {
+  const key = `${context.font}|${Math.round(width)}|${text}`;
+  const held = fittedCache.get(key);
+  if (held !== undefined) return held;
+  let shown = text;
+  if (context.measureText(text).width > width) {
+    const parts = [...text];
+    let keep = Math.min(parts.length, 400);
+    while (keep > 1 && context.measureText(parts.slice(0, keep).join("") + "…").width > width) keep--;
+    shown = parts.slice(0, keep).join("") + "…";
+  }
+  if (fittedCache.size > 4000) fittedCache.clear();
+  fittedCache.set(key, shown);
+  return shown;
+}

@@ -1,0 +1,135 @@
+// Words and numbers: the strings of one language, units, and the one sentence that says what has happened so far.
+//
+// Pure functions; the strings come from assets/locales. Sizes are in KiB, MiB, GiB; thousands have a thin space.
+import { isOver, piecesAt, summaryAt } from "./run.mjs";
+
+/** Look-ups in one language. `t(key, params)` fills {name} places; a key without text shows itself. */
+export function wordsOf(strings, language) {
+  const t = (key, params) => {
+    const text = strings[`view.${key}`] ?? key;
+    return params ? text.replace(/\{(\w+)\}/g, (all, name) => (name in params ? String(params[name]) : all)) : text;
+  };
+  return { t, language, has: (key) => `view.${key}` in strings };
+}
+
+/** A count with thin spaces: 23 040. */
+export function countOf(n) {
+  return Math.round(n).toString().replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
+}
+
+/** A size as [number, unit]. */
+export function sizeParts(bytes) {
+  if (bytes < 100 * 1024) return [countOf(bytes), "B"];
+  if (bytes < 1000 * 1024) return [(bytes / 1024).toFixed(1), "KiB"];
+  if (bytes < 1000 * 1024 ** 2) return [(bytes / 1024 ** 2).toFixed(1), "MiB"];
+  if (bytes < 1000 * 1024 ** 3) return [(bytes / 1024 ** 3).toFixed(2), "GiB"];
+  return [(bytes / 1024 ** 4).toFixed(2), "TiB"];
+}
+
+/** A size in words: 13.4 MiB. */
+export function sizeOf(bytes) {
+  return sizeParts(bytes).join("\u00a0");
+}
+
+function digits(value, least) {
+  if (value >= 100) return countOf(value);
+  if (value >= 10) return value.toFixed(least > 2 ? 1 : 0);
+  return value >= 1 ? value.toFixed(least - 1) : value.toPrecision(least);
+}
+
+/** A time in seconds with two digits that count: 2.1 s, 0.021 s. */
+export function secondsOf(ns) {
+  const s = ns / 1e9;
+  return `${s >= 0.0005 ? digits(s, 2) : s.toFixed(4)}\u00a0s`;
+}
+
+/** A time in the unit that keeps it short, three digits: 2.10 s, 21.4 ms. */
+export function timeParts(ns) {
+  if (ns >= 1e9) return [digits(ns / 1e9, 3), "s"];
+  if (ns >= 1e6 || ns === 0) return [ns ? digits(ns / 1e6, 3) : "0", "ms"];
+  return [digits(ns / 1e3, 3), "µs"];
+}
+
+/** The same in words. */
+export function timeOf(ns) {
+  return timeParts(ns).join("\u00a0");
+}
+
+/** Floating-point operations as [number, unit]. */
+export function flopParts(flops) {
+  for (const [unit, size] of [["PFLOP", 1e15], ["TFLOP", 1e12], ["GFLOP", 1e9], ["MFLOP", 1e6]]) {
+    if (flops >= size * 0.1) return [digits(flops / size, 3), unit];
+  }
+  return [countOf(flops), "FLOP"];
+}
+
+/** How many times, with two or three digits: 564, 1.0. */
+export function ratioOf(value) {
+  return value >= 100 ? countOf(value) : value >= 10 ? value.toFixed(0) : value.toFixed(1);
+}
+
+/** Prompt tokens of all sequences. */
+export function promptTokens(run) {
+  return run.started.prompt_token_ids.reduce((sum, ids) => sum + ids.length, 0);
+}
+
+/** The sentence for a prefix: {text, tone}. Tones: quiet, busy, plain, bad. `error` is the text of the frame. */
+export function sentenceOf(run, cursor, words) {
+  const { t } = words;
+  if (!run) return { text: t("say.empty"), tone: "quiet" };
+  if (!run.started) return statusSentence(run, t);
+  const { k } = cursor;
+  const sum = summaryAt(run, k);
+  const end = cursor.ended && run.finished ? run.finished.finish_reason : null;
+  if (end === "refused") return { text: run.error ?? t("say.refused"), tone: "bad" };
+  if (cursor.ended && (end === "error" || (!run.finished && run.error))) {
+    return { text: t("say.error", { error: run.error ?? "", tokens: countOf(sum.numTokens), steps: countOf(k) }), tone: "bad" };
+  }
+  const story = sum.ttftNs === null ? readingSentence(run, k, t) : storySentence(run, k, sum, t);
+  if (end === "cancelled") return { text: `${story} ${t("say.cancelled", { tokens: countOf(sum.numTokens) })}`, tone: "plain" };
+  return { text: story, tone: sum.ttftNs === null ? "busy" : "plain" };
+}
+
+function statusSentence(run, t) {
+  const status = run.status;
+  if (run.error) return { text: run.error, tone: "bad" };
+  if (status?.state === "queued" && status.position) return { text: status.text ?? t("say.queued", { position: status.position }), tone: "busy" };
+  const share = typeof status?.fraction === "number" ? ` ${Math.round(status.fraction * 100)} %` : "";
+  return { text: (status?.text ?? t("say.loading")) + share, tone: "busy" };
+}
+
+function readingSentence(run, k, t) {
+  const total = promptTokens(run);
+  let done = 0;
+  for (let i = 0; i < k; i++) done += run.steps[i].num_new_tokens.reduce((a, n) => a + n, 0);
+  return k ? t("say.reading", { done: countOf(done), total: countOf(total) }) : t("say.read_first", { total: countOf(total) });
+}
+
+function storySentence(run, k, sum, t) {
+  const tokens = countOf(promptTokens(run));
+  const ttft = secondsOf(sum.ttftNs);
+  const none = run.started.settings.cache === "none";
+  if (sum.secondNs === null) return t(none ? "say.first_none" : "say.first", { ttft, tokens });
+  const second = secondsOf(sum.secondNs);
+  const last = run.steps[k - 1];
+  const again = countOf(last.num_new_tokens.reduce((a, n) => a + n, 0));
+  const batch = run.started.settings.batch;
+  const params = { ttft, tokens, second, again, batch, n: countOf(sum.numTokens), step: countOf(run.columns[k - 1] - run.promptColumns + 1) };
+  if (none) return t("say.none", params);
+  if (sum.ttftNs < 1.5 * sum.secondNs) return t("say.short", params);
+  return t(batch > 1 ? "say.both_batch" : "say.both", params);
+}
+
+/** One line for those who do not see the picture. */
+export function summaryText(run, cursor, sequence, words) {
+  const { t } = words;
+  if (!run?.started) return t("aria.empty");
+  const rows = cursor.k ? run.steps[cursor.k - 1].appended[sequence][1] : 0;
+  return t("aria.matrix", {
+    rows: countOf(run.started.settings.cache === "none" ? 0 : rows),
+    columns: run.numColumns,
+    layers: run.started.spec.layers.length,
+    tokens: countOf(piecesAt(run, sequence, cursor.k)),
+    state: isOver(run) && cursor.ended ? t("aria.over") : t("aria.going"),
+  });
+}
