@@ -198,6 +198,15 @@ def test_a_silent_process_is_killed_and_its_run_says_so(world: World, stage: str
     assert len(world.children) == 2 and after.state == "loading"
 
 
+def test_a_web_process_that_slept_does_not_blame_the_engine(world: World) -> None:
+    run = world.at("decode")
+    world.now += 1000  # neither heard anything nor looked
+    world.engine.check()
+    assert not world.child.killed and not run.finished
+    world.pass_time(engine_process.SILENT_S + 5, beats=False)
+    assert world.child.killed
+
+
 def test_a_step_that_never_ends_is_ended_in_spite_of_heartbeats(world: World) -> None:
     run = world.at("prefill")
     world.pass_time(engine_process.STEP_FLOOR_S)
@@ -430,7 +439,9 @@ def test_a_hanging_process_is_found_and_replaced() -> None:
         until(lambda: len(run.log.steps) == 3)
         pid = engine.pid
         until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-        clock.ahead += engine_process.SILENT_S + 1
+        while clock.ahead <= engine_process.SILENT_S:
+            clock.ahead += engine_process.SILENT_S / 4
+            engine.check()
         until(lambda: run.finished)
         assert run.error.key == "service.silent" and len(run.log.steps) == 3
         assert run_to_end(engine, SETTINGS).error is None and engine.pid != pid

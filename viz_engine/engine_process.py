@@ -39,7 +39,7 @@ COMMAND = (sys.executable, "-m", "viz_engine.worker")
 TICK_S = 1.0
 SILENT_S = 10.0  # without a heartbeat: hung
 START_S = 120.0  # until the first `ready`: importing torch may hold every thread on a cold disk
-LOADING_SILENT_S = 300.0  # loading without a word of progress
+LOADING_SILENT_S = 600.0  # loading without a word of progress
 STEP_FLOOR_S = 60.0  # no step is called hung before this
 SLOWEST_FLOPS_PER_S = 5e9  # assumed until a run has shown its own rate: one slow core
 CANCEL_GRACE_S = 10.0  # asked to stop, still in the same step: killed
@@ -183,7 +183,7 @@ class Engine:
         self._current: Job | None = None
         self._process: ChildProcess | None = None
         self._ready: Mapping[str, object] | None = None
-        self._heard_at = 0.0
+        self._heard_at = self._checked_at = clock()
         self._spawn_at = float("-inf")
         self._early_deaths = 0
         self._killed_for: Message | None = None
@@ -234,7 +234,8 @@ class Engine:
             job = self._current
             if job is None or job.run.id != run_id or job.cancelled_at is not None:
                 return
-            job.cancelled_at, job.run.note = self._clock(), note
+            job.cancelled_at = self._clock()
+            job.run.note = note or Message(key="service.cancelled")
             self._process.send({"op": "cancel", "run_id": run_id})
             if job.run.log.started is None:  # the child drops it as soon as it looks
                 self._current = None
@@ -281,6 +282,11 @@ class Engine:
         with self._lock:
             if self._stopping:
                 return
+            if now - self._checked_at > SILENT_S / 2:  # it was us who slept: listen first
+                self._heard_at = now
+                if self._current is not None:
+                    self._current.moved_at = now
+            self._checked_at = now
             if self._process is not None:
                 self._watch(now)
             elif now >= self._spawn_at and (self._queue or self._early_deaths < TRIES_WITHOUT_WORK):

@@ -134,6 +134,8 @@ class Run:
                 self.state, self.position, self.message, self.fraction = "running", None, None, None
             if isinstance(event, RunFinished):
                 self.state, self.error = "finished", event.error
+                if event.finish_reason != "cancelled":
+                    self.note = None  # it came to its end before it was stopped
         self._changed()
 
     def set_status(
