@@ -18,20 +18,23 @@ def logo() -> None:
 
 def language_switch() -> str:
     """`en` or `zh`, kept in the URL as `?lang=`; a Chinese browser begins in Chinese."""
-    asked = st.query_params.get("lang")
-    if "lang" not in st.session_state and asked not in LANGUAGES:
-        st.session_state.lang = "zh" if (st.context.locale or "").startswith("zh") else "en"
+    if "language" not in st.session_state:
+        asked = st.query_params.get("lang")
+        local = "zh" if (st.context.locale or "").startswith("zh") else "en"
+        st.session_state.language = asked if asked in LANGUAGES else local
     with st.container(key="toolbar", horizontal=True, horizontal_alignment="right"):
-        return st.segmented_control(
-            t("page.language", "en"),
+        chosen = st.segmented_control(
+            t("page.language", st.session_state.language),
             list(LANGUAGES),
-            default="en",
             required=True,
             format_func=LANGUAGES.get,
-            key="lang",
-            bind="query-params",
+            key="language",
             label_visibility="collapsed",
+            persist_state="session",
         )
+    if st.query_params.get("lang") != chosen:
+        st.query_params["lang"] = chosen
+    return chosen
 
 
 st.set_page_config(
@@ -40,7 +43,6 @@ st.set_page_config(
 st.html(f"<style>{(ASSETS / 'page.css').read_text(encoding='utf-8')}</style>")
 logo()
 language = language_switch()
-st.session_state.language = language
 page = st.navigation(
     [st.Page("live.py", title=t("page.live", language), url_path="live", default=True)],
     position="top",
