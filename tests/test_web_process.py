@@ -113,7 +113,7 @@ def test_the_web_process_is_small_and_its_engine_ends_with_it() -> None:
         if sys.platform == "linux":
             maps = Path(f"/proc/{web.pid}/maps").read_text()
             assert "libtorch" not in maps
-            assert web.nice() == engine.nice() + 10
+            assert web.nice() == engine.nice()  # the first page comes first
     until(lambda: not engine.is_running())
 
 
@@ -136,7 +136,7 @@ def test_closing_the_tab_stops_its_run(tmp_path: Path) -> None:
     (tmp_path / "page.py").write_text(TAB_PAGE)
     port = free_port()
     program = (sys.executable, "-c", TAB_APP, str(port), str(tmp_path / "page.py"))
-    with served(*program, ping=f"http://127.0.0.1:{port}/api/ping"):
+    with served(*program, ping=f"http://127.0.0.1:{port}/api/ping") as web:
         url = f"ws://127.0.0.1:{port}/_stcore/stream"
         note = tmp_path / "page.id"
         with connect(url, subprotocols=["streamlit"], compression=None) as tab:
@@ -146,6 +146,8 @@ def test_closing_the_tab_stops_its_run(tmp_path: Path) -> None:
             # Three times the grace, and nobody subscribes: the open tab alone keeps it going.
             until(lambda: httpx.get(snapshot).text.count("step_finished") > 150)
             assert "run_finished" not in httpx.get(snapshot).text
+            if sys.platform == "linux":  # from the first run on the page gives way to the model
+                assert web.nice() == min(web.children()[0].nice() + 10, 19)
         until(lambda: "run_finished" in httpx.get(snapshot).text)
         head, *_, last = httpx.get(snapshot).text.split("\n")
         assert json.loads(last)["finish_reason"] == "cancelled"

@@ -228,6 +228,18 @@ def test_a_slow_model_gets_ten_times_what_its_own_rate_predicts(world: World) ->
     assert engine_process.step_limit_s(run.log, flops / 30) == pytest.approx(300, rel=0.1)
 
 
+def test_a_long_prompt_in_one_piece_gets_the_time_that_it_needs() -> None:
+    whole = dataclasses.replace(SETTINGS, chunk_len=0)
+    limits = []
+    for settings in (SETTINGS, whole):
+        run = Run("r", settings, None)
+        big = dataclasses.replace(fake_engine.SPEC, hidden_size=4096, intermediate_size=16384)
+        begun = fake_engine.started(settings, "r", 0, 8000)
+        run.append(to_line(dataclasses.replace(begun, spec=big)))
+        limits.append(engine_process.step_limit_s(run.log, float("inf")))
+    assert limits[1] > 20 * limits[0]  # 32 pieces
+
+
 def test_loading_may_take_long_while_it_makes_progress(world: World) -> None:
     run = world.at("loading")
     for percent in range(5):

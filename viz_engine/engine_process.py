@@ -450,7 +450,7 @@ def step_limit_s(log: RunLog, slowest: float) -> float:
     prompt = log.started.prompt_columns
     cached = settings.cache != "none"
     if cached and columns < prompt:
-        new = min(settings.chunk_len, prompt - columns)
+        new = min(settings.chunk_len or prompt, prompt - columns)
     else:
         new = 1 if cached else max(columns + 1, prompt) - columns
     rate = slowest if log.steps else SLOWEST_FLOPS_PER_S

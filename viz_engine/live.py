@@ -260,6 +260,7 @@ class Registry:
         self.engine = engine or Engine()
         self.engine.on_tick = self.sweep
         self.limits = limits or Limits.from_env()
+        self.on_submit: Callable[[], None] = lambda: None
         self._clock = clock
         self._alive = alive
         self._lock = threading.RLock()
@@ -287,6 +288,7 @@ class Registry:
             run.unwatched_since = self._clock()
             self._runs[run.id] = run
         self.engine.start()
+        self.on_submit()
         self.engine.submit(run)
         return run
 
