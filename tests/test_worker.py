@@ -536,20 +536,18 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
 def test_the_real_engine_killed_in_mid_run_keeps_its_rows_and_runs_again() -> None:
     engine = engine_process.Engine()
     engine.start()
-    short = RunSettings(
+    settings = RunSettings(
         model=DEFAULT_MODEL, prompts=("Why?",), new_tokens=64, stop_token_ids=(), warm_up=False
     )
-    long = dataclasses.replace(short, context_len=1200)
     try:
-        for settings, num_steps, phase in ((long, 2, "prefill"), (short, 8, "decode")):
-            run = submit(engine, settings)
-            until(lambda run=run, least=num_steps: len(run.log.steps) >= least, 120)
-            psutil.Process(engine.pid).kill()
-            until(lambda run=run: run.finished)
-            assert run.log.steps[-1].phase == phase and run.error.key == "service.exit_killed"
-        run = submit(engine, dataclasses.replace(short, new_tokens=4))
-        until(lambda: run.finished, 120)
-        assert run.error is None and run.log.finished.finish_reason == "length"
-        assert sum(len(step.token_ids[0]) for step in run.log.steps) == 4
+        run = submit(engine, settings)
+        until(lambda: len(run.log.steps) >= 8, 120)
+        psutil.Process(engine.pid).kill()
+        until(lambda: run.finished)
+        assert run.log.steps[-1].phase == "decode" and run.error.key == "service.exit_killed"
+        after = submit(engine, dataclasses.replace(settings, new_tokens=4))
+        until(lambda: after.finished, 120)
+        assert after.error is None and after.log.finished.finish_reason == "length"
+        assert sum(len(step.token_ids[0]) for step in after.log.steps) == 4
     finally:
         engine.stop()
