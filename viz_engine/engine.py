@@ -32,7 +32,7 @@ from viz_engine.events import (
 )
 from viz_engine.models import DTYPES, Loaded
 from viz_engine.prompt import TextStream, clean
-from viz_engine.text import Message
+from viz_engine.text import Message, UserError
 
 TELEMETRY_NS = 1_000_000_000
 OnLogits = Callable[[int, torch.Tensor], None]
@@ -65,7 +65,11 @@ def generate(
     check(loaded.spec, settings, [len(ids) for ids in prompts], available_bytes(loaded.device))
     run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens)
     if settings.warm_up:
-        run.warm_up()
+        try:
+            run.warm_up()
+        except Exception as caught:
+            message = explain(caught)
+            raise UserError(message.key, **message.params) from caught
     started = RunStarted(
         run_id=run_id,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -113,14 +113,17 @@ def fetch(model: str, progress: Progress = lambda message, fraction: None) -> Pa
 def _load_network(folder: Path, device: str, dtype: str, spec: ModelSpec) -> PreTrainedModel:
     cache.register()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     try:
-        network = AutoModelForCausalLM.from_pretrained(
+        network, info = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=DTYPES[dtype],
             attn_implementation=cache.ATTENTION,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, with their names
         )
         network = network.to(device)
     except (RuntimeError, MemoryError) as error:
@@ -130,6 +133,9 @@ def _load_network(folder: Path, device: str, dtype: str, spec: ModelSpec) -> Pre
         raise UserError("error.model_broken", reason=first_line(error)) from None
     except Exception as error:  # a corrupt file can raise anything
         raise UserError("error.model_broken", reason=first_line(error)) from None
+    absent = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+    if absent:  # transformers would go on with random numbers
+        raise UserError("error.model_keys", num=len(absent), example=absent[0][:100])
     held = sum(p.numel() for p in network.parameters())
     if held != spec.num_parameters:
         raise UserError("error.model_sizes", held=held, expected=spec.num_parameters)
@@ -317,7 +323,7 @@ def _download(model: str, progress: Progress) -> Path:
             raise UserError("error.model_no_config", folder=model)
         if not any(name.endswith(".safetensors") for name in names):
             raise UserError("error.model_pickle", folder=model)
-        config_path = Path(hub.hf_hub_download(model, "config.json", revision=info.sha))
+        config_path = Path(hub.hf_hub_download(model, "config.json"))
         config = model_files.read_config(config_path)
         model_files.check_config(config)
         ModelSpec.from_config(config, name=model)  # refuse what cannot run before 1 GB comes
@@ -329,7 +335,7 @@ def _download(model: str, progress: Progress) -> Path:
         for file in sorted(files, key=lambda file: file.size or 0):
             params = {"model": model, "size": mib(total)}
             progress(Message(key="progress.downloading", params=params), done / total)
-            hub.hf_hub_download(model, file.rfilename, revision=info.sha)
+            hub.hf_hub_download(model, file.rfilename)
             done += file.size or 0
     except errors.GatedRepoError:
         raise UserError("error.hub_gated", model=model) from None

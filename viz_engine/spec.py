@@ -148,6 +148,8 @@ def _uses_window(config: Mapping[str, object]) -> bool:
     layer_types = config.get("layer_types")
     if isinstance(layer_types, list):
         return any(kind != "full_attention" for kind in layer_types)
-    if config.get("sliding_window") is None:
+    # Mistral's configuration class has a window where config.json does not speak of one.
+    default = 4096 if config.get("model_type") == "mistral" else None
+    if config.get("sliding_window", default) is None:
         return False
     return bool(config.get("use_sliding_window", config.get("model_type") == "mistral"))
