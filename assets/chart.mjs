@@ -5,6 +5,8 @@
 import { groupSize, niceCeil } from "./layout.mjs";
 import { firstDecode } from "./ribbon.mjs";
 
+const HEAD = 15; // units above the bars, where the first token's time stands
+
 /** Bars of the decode steps: {size, slot, bars: [{first, last, least, most, read}]}, times in ns. */
 export function chartBars(run, from, to, slots, width, least) {
   const size = groupSize(Math.max(1, slots), width, least);
@@ -72,8 +74,8 @@ function drawGrid(context, s, g) {
   const { u, theme, w } = s;
   context.textAlign = "right";
   context.textBaseline = "middle";
-  for (const share of [0.5, 1]) {
-    const y = Math.round(g.timeH - share * (g.timeH - 8 * u)) + 0.5;
+  for (const share of g.timeH > 58 * u ? [0.5, 1] : [1]) {
+    const y = Math.round(g.timeH - share * (g.timeH - HEAD * u)) + 0.5;
     context.strokeStyle = theme.line;
     context.lineWidth = 1;
     context.beginPath();
@@ -113,7 +115,7 @@ function drawFirst(context, s, g) {
 function drawBars(context, s, g) {
   const { u, theme, k } = s;
   const gap = Math.min(2 * u, g.slot * 0.28);
-  const yOf = (ns) => g.timeH - Math.min(1, ns / g.top) * (g.timeH - 8 * u);
+  const yOf = (ns) => g.timeH - Math.min(1, ns / g.top) * (g.timeH - HEAD * u);
   g.bars.forEach((bar, i) => {
     const x = g.x0 + i * g.slot;
     const newest = bar.last === k - 1;

@@ -51,11 +51,16 @@ export function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Put a floating element beside a box of the viewport, where there is room. */
-export function place(floating, box) {
+/** Put a floating element by a box of the viewport, where there is room: below, above, or at its left. */
+export function place(floating, box, atLeft = false) {
   const { innerWidth, innerHeight } = window;
   const w = floating.offsetWidth;
   const h = floating.offsetHeight;
+  if (atLeft && box.left - w - 12 > 6) {
+    floating.style.left = `${Math.round(box.left - w - 12)}px`;
+    floating.style.top = `${Math.round(Math.max(6, Math.min(box.top, innerHeight - h - 6)))}px`;
+    return;
+  }
   const x = Math.max(6, Math.min(box.left + box.width / 2 - w / 2, innerWidth - w - 6));
   const below = box.bottom + 8 + h < innerHeight - 4;
   const y = below ? box.bottom + 8 : Math.max(6, box.top - h - 8);
@@ -140,11 +145,11 @@ const TAGS = { rows: "counted", held: "counted", read: "counted", work: "predict
 
 function figureCard(n, name, kind) {
   const f = {
-    tagName: TAGS[name], label: el("span", { class: "label" }), tag: el("span", { class: "tag" }), value: el("b"), unit: el("u"),
+    tagName: TAGS[name], label: el("span", { class: "label" }), tag: el("span", { class: "tag" }), value: el("b"), unit: el("u"), extra: el("em"),
     notes: [el("i"), el("i")], bar: name === "read" ? el("span", { class: "split" }, el("s"), el("s"), el("s")) : null,
   };
   f.card = el("button", { type: "button", class: kind, "data-figure": name, "aria-haspopup": "dialog" },
-    el("span", { class: "top-line" }, f.label, f.tag), el("span", { class: "value" }, f.value, f.unit), f.bar, f.notes[0], f.notes[1]);
+    el("span", { class: "top-line" }, f.label, f.extra, f.tag), el("span", { class: "value" }, f.value, f.unit), f.bar, f.notes[0], f.notes[1]);
   n.figures[name] = f;
   return f.card;
 }

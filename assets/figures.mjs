@@ -30,9 +30,15 @@ function rowsFigure(run, facts, b, batch, cached, t) {
   return {
     value: countOf(facts.rows[b]),
     unit: batch > 1 ? t("fig.rows.of", params) : "",
-    notes: [cached ? t("fig.rows.note", params) : t("fig.rows.none", params)],
-    numbers: t("fig.rows.numbers", params),
+    notes: [t(cached ? "fig.rows.note" : "fig.rows.none", params)],
+    numbers: `${t("fig.rows.numbers", params)}\n${reservedNote(run, facts, t)}`.trim(),
   };
+}
+
+function reservedNote(run, facts, t) {
+  if (!facts.reservedBytes || !run.rowBytes) return "";
+  const rows = Math.round(facts.reservedBytes / run.rowBytes / run.started.settings.batch);
+  return t("fig.rows.room", { rows: countOf(rows), blocks: countOf(Math.ceil(rows / BLOCK_LEN)) });
 }
 
 /** 30 x 3 x (64 + 64) x 2, as text; layers that differ are added up. */
@@ -58,11 +64,11 @@ function heldFigure(run, facts, batch, cached, t) {
     pads: sizeOf(facts.padBytes), ended: sizeOf(facts.endedBytes), terms: spellRow(run.started),
   };
   const check = facts.predictedLive === null ? t("fig.held.nobasis") : t(facts.agrees ? "fig.held.agrees" : "fig.held.differs", params);
-  const apart = batch > 1 && cached && (facts.padBytes || facts.endedBytes) ? ` · ${t("fig.held.apart", params)}` : "";
   return {
-    value, unit,
-    notes: [cached ? check : t("fig.held.none"), t("fig.held.reserved", params) + apart],
-    tone: facts.predictedLive === null ? "" : facts.agrees ? "good" : "bad",
+    value,
+    unit: cached ? `${unit} ${t("fig.held.reserved", params)}` : unit,
+    notes: [cached ? check : t("fig.held.none"), batch > 1 && cached ? t("fig.held.apart", params) : ""],
+    tone: facts.predictedLive === null ? "" : !cached ? "" : facts.agrees ? "good" : "bad",
     numbers: t(cached ? "fig.held.numbers" : "fig.held.numbers_none", params),
   };
 }
@@ -76,9 +82,10 @@ function readFigure(facts, t) {
     sum: countOf(total), check: facts.flopsKnown ? t(facts.readAgrees ? "fig.read.agrees" : "fig.read.differs") : "",
   };
   return {
-    value, unit,
+    value,
+    unit: `${unit} · ${t("fig.read.total", params)}`,
     split: total ? facts.token.weights / total : 1,
-    notes: [t("fig.read.note", params), t("fig.read.total", params)],
+    notes: [t("fig.read.note", params)],
     numbers: t("fig.read.numbers", params),
   };
 }
@@ -102,20 +109,23 @@ function workFigure(run, facts, cached, t) {
 function timeFigures(sum, cursor, t) {
   const samples = countOf(sum.numGaps);
   const gaps = { n: samples };
+  const gapNote = t(sum.numGaps === 1 ? "fig.gap" : "fig.gaps", gaps);
   const figure = (ns, key, note) => ({
     value: ns === null ? "–" : timeParts(ns)[0],
     unit: ns === null ? "" : timeParts(ns)[1],
-    notes: [note],
+    extra: note,
+    notes: [],
     numbers: ns === null ? t("fig.no_token") : t(`fig.${key}.numbers`, { value: timeOf(ns), ns: countOf(ns), ...gaps }),
   });
   return {
     ttft: figure(sum.ttftNs, "ttft", sum.ttftNs === null ? t("fig.wait") : t("fig.ttft.note")),
-    itl: figure(sum.itlMedianNs, "itl", t("fig.gaps", gaps)),
-    itl_p95: figure(sum.itlP95Ns, "itl_p95", t("fig.gaps", gaps)),
+    itl: figure(sum.itlMedianNs, "itl", gapNote),
+    itl_p95: figure(sum.itlP95Ns, "itl_p95", gapNote),
     rate: {
       value: sum.tokensPerS === null ? "–" : sum.tokensPerS.toFixed(sum.tokensPerS < 10 ? 2 : 1),
       unit: sum.tokensPerS === null ? "" : t("fig.rate.unit"),
-      notes: [t(cursor.ended ? "fig.rate.over" : "fig.rate.sofar", { n: countOf(sum.numTokens) })],
+      extra: t(cursor.ended ? "fig.rate.over" : "fig.rate.sofar", { n: countOf(sum.numTokens) }),
+      notes: [],
       numbers: sum.tokensPerS === null ? t("fig.no_token") : t("fig.rate.numbers", { n: countOf(sum.numTokens), rate: sum.tokensPerS.toFixed(3) }),
     },
   };

@@ -169,8 +169,10 @@ export function groupSize(count, width, least) {
 
 /** Round ticks of an axis from 0 to extent, about one for each `every` pixels. */
 export function axisTicks(extent, width, every) {
-  const step = niceCeil(extent / Math.max(1, Math.floor(width / every)));
+  const least = extent / Math.max(1, Math.floor(width / every));
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = power * [1, 2, 5, 10].find((n) => n * power >= least * 0.9999);
   const ticks = [];
-  for (let t = 0; t <= extent * 1.0001; t += step) ticks.push(t);
+  for (let i = 0; i * step <= extent * 1.0001; i++) ticks.push(i * step);
   return ticks;
 }

@@ -12,7 +12,7 @@ import { SPEEDS, advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy
 import { decodeBlocks, drawRibbon, firstDecode } from "./ribbon.mjs";
 import { elementSize, factsAt, isOver, magnitudeOf, newRun, piecesAt, summaryAt, takeFrame, textOf } from "./run.mjs";
 import { drawStage, labelOf, stageLayout } from "./stage.mjs";
-import { countOf, promptTokens, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, wordsOf } from "./words.mjs";
+import { axisWords, countOf, promptTokens, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, wordsOf } from "./words.mjs";
 
 const views = new WeakMap();
 const WINDOW_TOKENS = 600; // token marks kept in the text card; older ones are plain text
@@ -198,6 +198,7 @@ function draw(view, now, dirty, moved) {
   const stage = fresh || dirty.size || dirty.view || dirty.hover || dirty.anim || view.animating;
   view.animating = Object.values(view.anim).some((a) => a && now < a.t0 + a.ms);
   if (stage) paintStage(view, cursor, now);
+  if (view.pointer && (dirty.view || (fresh && moved))) hoverMatrix(view, ...view.pointer); // other rows are under it now
   if (fresh || moved || dirty.time || dirty.size || dirty.hover || dirty.run) paintRibbon(view, cursor, t);
   if (fresh || dirty.size || dirty.hover) paintChart(view, cursor);
   if (fresh || moved || dirty.time || dirty.words) writeTransport(view, cursor, t);
@@ -290,16 +291,21 @@ function measure(view) {
   }
   const box = stageLayout(n.matrix.width, n.matrix.height, unit);
   box.dpr = dpr;
-  const resized = !view.box || box.width !== view.box.width;
-  view.box = box;
+  const resized = !view.box || box.w !== view.box.w || box.u !== view.box.u;
   if (resized) {
     view.columns = null;
     view.pyramid = null;
-  }
+  } else Object.assign(box, { x0: view.box.x0, labelW: view.box.labelW, width: view.box.width });
+  view.box = box;
 }
 
 function layColumns(view) {
-  view.columns = columnLayout(view.run.started.spec.layers.map((layer) => layer.num_kv_heads), view.box.width);
+  const { box } = view;
+  view.columns = columnLayout(view.run.started.spec.layers.map((layer) => layer.num_kv_heads), box.width);
+  const spare = box.width - view.columns.used; // columns are whole pixels: what is left goes to the labels
+  box.x0 += spare;
+  box.labelW += spare;
+  box.width -= spare;
   view.pyramid = null;
 }
 
@@ -345,7 +351,7 @@ function readTheme(view) {
   theme.emptyCell = `rgb(${empty.map(Math.round).join(",")})`;
   for (const [name, ramp] of [["k", "rampK"], ["v", "rampV"]]) {
     const hue = theme[`${name}Rgb`];
-    theme[ramp] = paletteOf([mix(theme.cardRgb, hue, 0.14), mix(theme.cardRgb, hue, 0.5), hue, mix(hue, bright, dark ? 0.62 : 0.55)], empty);
+    theme[ramp] = paletteOf([0.1, 0.3, 0.52, 0.76, 1].map((share) => mix(theme.cardRgb, hue, share)).concat([mix(hue, bright, dark ? 0.5 : 0.45)]), empty);
   }
   const stamp = JSON.stringify([theme.card, theme.text, theme.k, theme.font]);
   if (stamp !== view.themeStamp) {
@@ -363,6 +369,7 @@ function paintStage(view, cursor, now) {
   const started = Boolean(run?.started);
   n.empty.hidden = started;
   if (!started) {
+    n.follow.hidden = true;
     paintEmptyStage(view, context);
     return;
   }
@@ -388,8 +395,9 @@ function paintStage(view, cursor, now) {
     textOf: (row) => textOf(run, b, row),
     words: {
       layer: words.t("layer"),
+      reserved: words.t("reserved"),
       position: (row) => countOf(row),
-      middle: (count, per) => [words.t("middle.rows", { n: countOf(count) }), ...(per > 1 ? [words.t("middle.pooled", { n: per })] : [])],
+      middle: (count, per) => [words.t(none ? "middle.positions" : "middle.rows", { n: countOf(count) }), ...(per > 1 && !none ? [words.t("middle.pooled", { n: per })] : [])],
     },
   });
 }
@@ -411,8 +419,10 @@ function ghostOf(view, cursor) {
   const piece = run.pieces[b][count - 1];
   const token = labelOf(piece.text);
   const ended = cursor.ended && run.finished;
-  if (ended) return { token, ended: true, note: words.t("ghost.ended", { token }) };
-  if (piece.step < cursor.k - 1) return { token, ended: true, note: words.t("ghost.stopped") };
+  const reason = ended ? run.finished.sequence_reasons[b] ?? run.finished.finish_reason : "stop";
+  if (ended || piece.step < cursor.k - 1) {
+    return { token, ended: true, note: words.t(words.has(`ghost.${reason}`) ? `ghost.${reason}` : "ghost.cancelled", { token }) };
+  }
   if (run.started.settings.cache === "none") return { token, note: words.t("ghost.none", { token, n: countOf(facts.step.context_len[b] + 1) }) };
   return { token, note: words.t("ghost", { token }) };
 }
@@ -443,7 +453,7 @@ function ribbonExtent(view, t) {
 function paintRibbon(view, cursor, t) {
   const { n, run, theme, unit, words } = view;
   const context = n.ribbon.getContext("2d");
-  const s = { w: n.ribbon.width, h: n.ribbon.height, u: unit, theme, run: run ?? newRun(), k: cursor.k, t, busy: busy(view), hover: view.hoverStep ?? -1, axis: (ns) => (ns === 0 ? "0" : timeParts(ns).join(" ")) };
+  const s = { w: n.ribbon.width, h: n.ribbon.height, u: unit, theme, run: run ?? newRun(), k: cursor.k, t, busy: busy(view), hover: view.hoverStep ?? -1, axis: axisWords(view.extent) };
   if (!run?.started) {
     drawRibbon(context, { ...s, scale: timeScale(0, 1e9, s.w, false) });
     put(n.pre, "");
@@ -496,7 +506,7 @@ function paintChart(view, cursor) {
   view.chartInput = {
     w: n.chart.width, h: n.chart.height, u: unit, run: run ?? newRun(), k: cursor.k, ended: cursor.ended, theme, hover: view.hoverStep ?? -1,
     ttftNs: view.sum?.ttftNs ?? null, kShare: all ? key / all : 0.5,
-    ms: (ns) => timeParts(ns).join(" "), seconds: (ns) => timeParts(ns).join(" "),
+    ms: (ns) => axisWords(ns)(ns), seconds: (ns) => timeParts(ns).join(" "),
     words: {
       steps: (g) => {
         const decode = cursor.k - g.first;
@@ -573,6 +583,7 @@ function writeWords(view, cursor, now) {
   writeChips(view);
   const started = Boolean(run?.started);
   put(n.subtitle, t(started && run.started.settings.cache === "none" ? "subtitle.none" : "subtitle"));
+  n.matrixCard.classList.toggle("none", started && run.started.settings.cache === "none");
   n.matrix.setAttribute("aria-label", summaryText(run, cursor, view.b, words));
   const figures = started ? figuresOf(run, facts, sum, view.b, cursor, words) : {};
   view.figures = figures;
@@ -586,6 +597,7 @@ function writeWords(view, cursor, now) {
 function writeFigure(f, figure) {
   put(f.value, figure?.value ?? "–");
   put(f.unit, figure?.unit ?? "");
+  put(f.extra, figure?.extra ?? "");
   f.notes.forEach((node, i) => {
     put(node, figure?.notes[i] ?? "");
     node.title = figure?.notes[i] ?? "";
@@ -667,6 +679,7 @@ function writeTransport(view, cursor, t) {
   n.play.title = words.t(key);
   n.play.setAttribute("aria-label", words.t(key));
   const total = run ? run.steps.length : 0;
+  n.slider.classList.toggle("off", !on);
   put(n.where, on ? words.t("go.step", { k: countOf(cursor.k), of: countOf(total) }) : "");
   if (on && !view.dragging) {
     const max = view.scale ? view.scale.x(view.extent) : 1;
@@ -712,6 +725,7 @@ function writeText(view, count) {
   tokens.current = tokens.spans[want - 1] ?? null;
   tokens.current?.classList.add("cur");
   if (stick || view.player.playing || view.player.live) box.scrollTop = box.scrollHeight;
+  box.classList.toggle("more", box.scrollTop > 2);
   return null;
 }
 
@@ -780,7 +794,7 @@ function openPop(view, name) {
   view.openFigure = name;
   fillPop(view, name);
   float(n.pop, true);
-  place(n.pop, n.figures[name].card.getBoundingClientRect());
+  place(n.pop, n.figures[name].card.getBoundingClientRect(), true);
 }
 
 function showTip(view, lines, box) {
@@ -986,7 +1000,7 @@ function wireMatrix(view) {
   });
   n.matrix.addEventListener("pointercancel", stop);
   n.matrix.addEventListener("pointerleave", () => {
-    view.hover = null;
+    view.hover = view.pointer = null;
     hideTip(view);
     invalidate(view, "hover");
   });
@@ -1063,6 +1077,7 @@ function hoverMatrix(view, x, y, event) {
     n.cross.style.width = `${(columns.used + 4) / view.dpr}px`;
     n.cross.style.height = `${Math.max(2, ((stop - first) * band.rowH) / view.dpr)}px`;
   }
+  view.pointer = [x, y, event];
   invalidate(view, "hover");
 }
 

@@ -6,11 +6,14 @@ import { levelFor } from "./layout.mjs";
 
 const TILE_ROWS = 512;
 const MAX_TILES = 40;
+const GAMMA = 1.3; // most cells dim, the few large ones bright
+const BELOW = 0.25; // a byte of brightness reaches this share of a column's range below it
+const ABOVE = 0.75; // and this share above it, where the greatest of many rows lie
 const NORM_ROWS = 256; // each column's contrast is set by its first rows, at most this many
 
 /** An empty pyramid for rows of these columns. */
 export function newPyramid(columns, palette, blank) {
-  return { columns, palette, blank, rows: 0, norm: null, normRows: 0, levels: [], tiles: new Map(), pixels: pixelColumns(columns) };
+  return { columns, palette, blank, rows: 0, norm: null, normRows: 0, levels: [], palettes: [], tiles: new Map(), pixels: pixelColumns(columns) };
 }
 
 function pixelColumns(columns) {
@@ -29,6 +32,7 @@ export function setRows(pyramid, bytes, from, to) {
     pyramid.normRows = Math.min(to, NORM_ROWS);
     from = 0;
     pyramid.tiles.clear();
+    pyramid.palettes = [];
   }
   const { total, count, group } = pyramid.columns;
   const base = levelOf(pyramid, 0, to);
@@ -74,23 +78,25 @@ function poolUp(pyramid, from) {
   }
 }
 
-/** Look-up tables [column, byte] -> brightness 1 to 255: the 2nd to 98th percentile of a column's first rows is its
+/** Look-up tables [column, byte] -> brightness 1 to 255: the 3rd to 97th percentile of a column's first rows is its
  * range, at least a factor of 1.4 wide so that noise is not blown up. */
 export function contrast(bytes, rows, total) {
   const norm = new Uint8Array(total * 256);
-  const values = new Uint8Array(rows);
+  const skip = rows > 8 ? 1 : 0; // the first position is far from all others in most models
+  const values = new Uint8Array(rows - skip);
   for (let c = 0; c < total; c++) {
-    for (let row = 0; row < rows; row++) values[row] = bytes[row * total + c];
+    for (let row = skip; row < rows; row++) values[row - skip] = bytes[row * total + c];
     const sorted = values.slice().sort();
-    let low = sorted[Math.floor((rows - 1) * 0.02)];
-    let high = sorted[Math.ceil((rows - 1) * 0.98)];
+    let low = sorted[Math.floor((sorted.length - 1) * 0.03)];
+    let high = sorted[Math.ceil((sorted.length - 1) * 0.97)];
     const lack = 6 - (high - low);
     if (lack > 0) {
       low -= lack / 2;
       high += lack / 2;
     }
+    const range = high - low;
     for (let u = 0; u < 256; u++) {
-      const share = Math.max(0, Math.min(1, (u - low) / (high - low)));
+      const share = Math.max(0, Math.min(1, ((u - low) / range + BELOW) / (1 + BELOW + ABOVE)));
       norm[c * 256 + u] = 1 + Math.round(share * 254);
     }
   }
@@ -109,6 +115,7 @@ function markDirty(pyramid, level, from, to) {
 /** The canvas of a tile, brought up to date. */
 function tileOf(pyramid, level, t) {
   const key = level * 1e6 + t;
+  const palette = paletteFor(pyramid, level);
   let tile = pyramid.tiles.get(key);
   if (tile) {
     pyramid.tiles.delete(key); // the order of the map is that of last use
@@ -117,12 +124,12 @@ function tileOf(pyramid, level, t) {
     canvas.width = pyramid.columns.used;
     canvas.height = TILE_ROWS;
     const rows = Math.min((t + 1) * TILE_ROWS, Math.ceil(pyramid.rows / 2 ** level));
-    tile = { canvas, context: canvas.getContext("2d", { alpha: false }), from: t * TILE_ROWS, to: rows };
+    tile = { canvas, context: canvas.getContext("2d", { alpha: false }), first: t * TILE_ROWS, from: t * TILE_ROWS, to: rows };
     if (pyramid.tiles.size >= MAX_TILES) pyramid.tiles.delete(pyramid.tiles.keys().next().value);
   }
   pyramid.tiles.set(key, tile);
   if (tile.to > tile.from) {
-    const image = paintRows(pyramid, pyramid.levels[level], tile.from, tile.to);
+    const image = paintRows(pyramid, pyramid.levels[level], tile.from, tile.to, palette);
     tile.context.putImageData(image, 0, tile.from - t * TILE_ROWS);
     tile.from = Infinity;
     tile.to = -Infinity;
@@ -130,8 +137,30 @@ function tileOf(pyramid, level, t) {
   return tile.canvas;
 }
 
-function paintRows(pyramid, values, from, to) {
-  const { pixels, palette, blank } = pyramid;
+/** The colours of a level. Rows as they are: the range of a column's first rows is the whole ramp. The greatest of many
+ * rows lie higher, so each level of pooling has a ramp of its own, set by its first texels. */
+function paletteFor(pyramid, level) {
+  const held = pyramid.palettes[level];
+  const rows = Math.ceil(pyramid.rows / 2 ** level);
+  if (held && (level === 0 || held.rows >= Math.min(rows, 64))) return held.colours;
+  let low = 1 + (254 * BELOW) / (1 + BELOW + ABOVE);
+  let high = 1 + (254 * (1 + BELOW)) / (1 + BELOW + ABOVE);
+  if (level) {
+    const values = pyramid.levels[level].slice(0, Math.min(rows, 64) * pyramid.columns.count).sort();
+    low = Math.min(low + (high - low) * 0.6, values[Math.floor(values.length * 0.03)]);
+    high = Math.max(high, values[Math.floor(values.length * 0.97)], low + 24);
+    low = Math.max(low, values[Math.floor(values.length * 0.03)] - (high - low) * 0.35);
+  }
+  const colours = new Uint32Array(256);
+  colours[0] = pyramid.palette[0];
+  for (let i = 1; i < 256; i++) colours[i] = pyramid.palette[1 + Math.round(Math.max(0, Math.min(1, (i - low) / (high - low))) * 254)];
+  if (held) for (const [key, tile] of pyramid.tiles) if (Math.floor(key / 1e6) === level) Object.assign(tile, { from: tile.first, to: Math.min(tile.first + TILE_ROWS, rows) });
+  pyramid.palettes[level] = { rows: Math.min(rows, 64), colours };
+  return colours;
+}
+
+function paintRows(pyramid, values, from, to, palette) {
+  const { pixels, blank } = pyramid;
   const width = pixels.length;
   const count = pyramid.columns.count;
   const image = new ImageData(width, to - from);
@@ -167,23 +196,23 @@ export function drawRows(context, pyramid, from, to, x, y, rowH) {
   const yOf = (row) => y + (row - from) * rowH;
   context.imageSmoothingEnabled = rowH < 3 && rowH !== 1;
   if (whole1 <= whole0) {
-    if (level) drawPooled(context, pyramid, first, last, x, yOf(first), yOf(last));
+    if (level) drawPooled(context, pyramid, level, first, last, x, yOf(first), yOf(last));
     return;
   }
-  if (first < whole0 * size) drawPooled(context, pyramid, first, whole0 * size, x, yOf(first), yOf(whole0 * size));
+  if (first < whole0 * size) drawPooled(context, pyramid, level, first, whole0 * size, x, yOf(first), yOf(whole0 * size));
   for (let t = Math.floor(whole0 / TILE_ROWS); t * TILE_ROWS < whole1; t++) {
     const a = Math.max(whole0, t * TILE_ROWS);
     const b = Math.min(whole1, (t + 1) * TILE_ROWS);
     const canvas = tileOf(pyramid, level, t);
     context.drawImage(canvas, 0, a - t * TILE_ROWS, canvas.width, b - a, x, yOf(a * size), canvas.width, (b - a) * size * rowH);
   }
-  if (last > whole1 * size) drawPooled(context, pyramid, whole1 * size, last, x, yOf(whole1 * size), yOf(last));
+  if (last > whole1 * size) drawPooled(context, pyramid, level, whole1 * size, last, x, yOf(whole1 * size), yOf(last));
 }
 
 let poolCanvas = null;
-function drawPooled(context, pyramid, from, to, x, y0, y1) {
+function drawPooled(context, pyramid, level, from, to, x, y0, y1) {
   if (to <= from || from >= pyramid.rows) return;
-  const image = paintRows({ ...pyramid }, pooled(pyramid, from, to), 0, 1);
+  const image = paintRows(pyramid, pooled(pyramid, from, to), 0, 1, paletteFor(pyramid, level));
   poolCanvas ??= document.createElement("canvas");
   if (poolCanvas.width !== image.width) poolCanvas.width = image.width;
   if (poolCanvas.height !== 1) poolCanvas.height = 1;
@@ -195,7 +224,7 @@ function drawPooled(context, pyramid, from, to, x, y0, y1) {
 export function paletteOf(stops, empty) {
   const palette = new Uint32Array(256);
   for (let i = 1; i < 256; i++) {
-    const place = ((i - 1) / 254) * (stops.length - 1);
+    const place = ((i - 1) / 254) ** GAMMA * (stops.length - 1);
     const low = Math.min(stops.length - 2, Math.floor(place));
     const share = place - low;
     palette[i] = wordOf(stops[low].map((v, c) => v + (stops[low + 1][c] - v) * share));

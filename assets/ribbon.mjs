@@ -66,7 +66,7 @@ function drawPrefill(context, s, first, top, barH) {
     context.globalAlpha = 1;
   }
   context.fillStyle = theme.card;
-  context.globalAlpha = 0.55;
+  context.globalAlpha = first > 40 ? 0.3 : 0.55;
   for (let i = 1; i < first; i++) {
     const x = scale.x(run.steps[i].start_ns - run.started.accepted_ns);
     if (first * 4 * u < done - begin) context.fillRect(Math.round(x), top + 3 * u, Math.max(1, Math.round(u)), barH - 6 * u);

@@ -147,9 +147,10 @@ function drawLabels(context, s, band, from, at) {
   context.textAlign = "right";
   context.textBaseline = "middle";
   const right = box.labelW - Math.round(4 * box.u);
-  if (band.rowH >= 9.5 * box.u) {
-    for (let row = Math.floor(from); row < band.to; row++) {
-      const fresh = row >= s.rows - s.newRows;
+  if (band.rowH >= 6 * box.u) {
+    const stride = Math.ceil((11.5 * box.u) / band.rowH);
+    for (let row = Math.ceil(Math.floor(from) / stride) * stride; row < band.to; row += stride) {
+      const fresh = s.newRows > 0 && row >= s.rows - s.newRows;
       context.font = font(s, 11, fresh ? 650 : 400);
       context.fillStyle = fresh ? theme.new : row < s.promptLen ? theme.mut : theme.text;
       const y = at + (row + 0.5 - from) * band.rowH;
@@ -212,6 +213,12 @@ function drawReserved(context, s) {
     }
   }
   context.globalAlpha = 1;
+  if (most - from < 3) return;
+  context.fillStyle = theme.mut;
+  context.font = font(s, 10.5);
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  context.fillText(s.words.reserved, box.labelW - Math.round(4 * box.u), box.top + ((from + 2 + most) / 2) * box.rowPx);
 }
 
 /** The row that this step has written: outlined, and tinted in the colour of what is new. */
@@ -271,8 +278,8 @@ function drawRecomputed(context, s) {
     context.beginPath();
     context.rect(0, y, box.w, band.h);
     context.clip();
-    context.globalAlpha = 0.1 + 0.75 * s.recompute.flash;
-    context.fillStyle = theme.read;
+    context.globalAlpha = 0.08 + 0.72 * s.recompute.flash;
+    context.fillStyle = theme.pre;
     for (let layer = 0; layer < columns.heads.length; layer++) {
       const first = columns.group[columns.firstOf[layer]];
       const last = columns.group[columns.firstOf[layer] + columns.heads[layer] - 1];
@@ -300,7 +307,7 @@ function drawRecomputed(context, s) {
   context.beginPath();
   context.roundRect(x - w / 2, y - 14 * box.u, w, 28 * box.u, 8 * box.u);
   context.fill();
-  context.strokeStyle = theme.read;
+  context.strokeStyle = theme.pre;
   context.lineWidth = Math.max(1, box.u);
   context.stroke();
   context.fillStyle = theme.text;
@@ -309,8 +316,8 @@ function drawRecomputed(context, s) {
 
 function outlineCells(context, s, band, y) {
   const { box, columns, theme } = s;
-  context.strokeStyle = theme.read;
-  context.globalAlpha = 0.35;
+  context.strokeStyle = theme.pre;
+  context.globalAlpha = 0.45;
   context.lineWidth = 1;
   for (let row = Math.floor(band.from); row < band.to; row++) {
     const top = Math.round(y + (row - band.from) * band.rowH) + 0.5;

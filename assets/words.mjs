@@ -55,10 +55,16 @@ export function timeOf(ns) {
   return timeParts(ns).join("\u00a0");
 }
 
+/** Times of one axis: all in the unit of its end, with as few digits as tell them apart. */
+export function axisWords(extent) {
+  const [size, unit] = extent >= 1e9 ? [1e9, "s"] : [1e6, "ms"];
+  return (ns) => (ns === 0 ? "0" : `${Number((ns / size).toPrecision(3))} ${unit}`);
+}
+
 /** Floating-point operations as [number, unit]. */
 export function flopParts(flops) {
   for (const [unit, size] of [["PFLOP", 1e15], ["TFLOP", 1e12], ["GFLOP", 1e9], ["MFLOP", 1e6]]) {
-    if (flops >= size * 0.1) return [digits(flops / size, 3), unit];
+    if (flops >= size * (unit === "GFLOP" ? 0.1 : 1)) return [digits(flops / size, 3), unit];
   }
   return [countOf(flops), "FLOP"];
 }

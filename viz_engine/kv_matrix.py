@@ -36,7 +36,9 @@ MODULES = (
     "live_view",
 )
 POLL_S = 0.1
-OVERLAP_S = 1.0  # a fed frame repeats what is younger than this: the browser may lose data under load
+OVERLAP_S = (
+    1.0  # a fed frame repeats what is younger than this: the browser may lose data under load
+)
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.mjs";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*(//.*|/\*\*.*?\*/)\n", re.MULTILINE | re.DOTALL)
@@ -130,12 +132,13 @@ def _next_frame(run: live.Run, key: str, language: str) -> str:
     now = time.monotonic()
     if sent.get("run") != run.id:
         sent.clear()
-        sent.update(run=run.id, marks=[(0, now)], resume=resume)
-    marks = [mark for mark in sent["marks"] if now - mark[1] <= OVERLAP_S] or sent["marks"][-1:]
-    first = marks[0][0]
+        sent.update(run=run.id, stop=0, recent=[], resume=resume)
+    sent["recent"] = [(at, when) for at, when in sent["recent"] if now - when <= OVERLAP_S]
+    first = sent["recent"][0][0] if sent["recent"] else sent["stop"]
     if run.finished:
-        first = 0  # it is fed once: whatever the browser has, this completes it
+        first = 0  # fed at every rerun from now on: it completes whatever the browser has
     elif resume is not None and resume != sent["resume"]:
         first, sent["resume"] = min(first, int(resume)), resume
-    sent["marks"] = [*marks, (len(run.lines), now)]
+    sent["recent"].append((sent["stop"], now))
+    sent["stop"] = len(run.lines)
     return live.frame(run, first, language)

@@ -1,0 +1,95 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { factsAt, magnitudeOf, newRun, percentileOf, rowsAt, summaryAt, takeFrame } from "../../assets/run.mjs";
+
+const LAYER = { num_kv_heads: 2, key_dim: 4, value_dim: 4 };
+const STARTED = {
+  kind: "run_started", accepted_ns: 1000, prompt_token_ids: [[1, 2, 3]], prompt_texts: [["a", "b", "c"]],
+  settings: { batch: 1, cache: "full", dtype: "bfloat16", new_tokens: 3 }, spec: { layers: [LAYER, LAYER] },
+};
+const step = (i, phase, first, stop, text, start, end) => ({
+  kind: "step_finished", step: i, phase, start_ns: start, end_ns: end, num_new_tokens: [stop - first], context_len: [stop],
+  appended: [[first, stop]], dropped: [[]], token_ids: [text ? [5] : []], token_texts: [text ? [text] : []],
+  kv_live_bytes: stop * 64, kv_reserved_bytes: 256 * 64, weight_bytes_read: 100, kv_bytes_read: stop * 64, kv_bytes_written: (stop - first) * 64,
+});
+const EVENTS = [
+  STARTED, step(0, "prefill", 0, 2, "", 1000, 1100), step(1, "prefill", 2, 3, "x", 1100, 1200),
+  { kind: "kv_sample", step: 1, sequence: 0, first: 0, stop: 3, k: Buffer.from([...Array(12).keys()]).toString("base64"), v: Buffer.alloc(12, 9).toString("base64") },
+  step(2, "decode", 3, 4, "y", 1210, 1230), step(3, "decode", 4, 5, "z", 1240, 1290), { kind: "run_finished", end_ns: 1300, finish_reason: "length", sequence_reasons: ["length"] },
+];
+
+function frame(first, stop, extra = {}) {
+  const events = EVENTS.slice(first, stop);
+  const predicted = events.filter((e) => e.kind === "step_finished").map((e) => [10, 100, e.kv_live_bytes, e.kv_reserved_bytes, e.kv_bytes_read, e.kv_bytes_written, 100]);
+  const header = { first, count: events.length, status: { state: "running" }, error: null, predicted, ...extra };
+  return [header, ...events].map((e) => JSON.stringify(e)).join("\n");
+}
+
+test("frames that overlap are taken once", () => {
+  const run = newRun();
+  assert.deepEqual(takeFrame(run, frame(0, 3)), { gap: false, added: 3 });
+  assert.deepEqual(takeFrame(run, frame(1, 6)), { gap: false, added: 3 });
+  assert.equal(run.steps.length, 4);
+  assert.deepEqual(run.predicted.map((p) => p[2]), run.steps.map((s) => s.kv_live_bytes));
+});
+
+test("a frame beyond a gap is not taken", () => {
+  const run = newRun();
+  takeFrame(run, frame(0, 2));
+  assert.deepEqual(takeFrame(run, frame(4, 6)), { gap: true, added: 0 });
+  assert.equal(run.numEvents, 2);
+});
+
+test("a frame without events carries only where the run stands", () => {
+  const run = newRun();
+  takeFrame(run, frame(0, 0, { status: { state: "queued", position: 2, text: "second" } }));
+  assert.equal(run.status.position, 2);
+  assert.equal(run.numEvents, 0);
+});
+
+test("every prefix shows its own rows, whatever has arrived", () => {
+  const run = newRun();
+  takeFrame(run, frame(0, EVENTS.length));
+  assert.deepEqual([0, 1, 2, 3, 4].map((k) => rowsAt(run, k)[0]), [0, 2, 3, 4, 5]);
+});
+
+test("the first token is billed for all pieces of its prompt, any other for its own step", () => {
+  const run = newRun();
+  takeFrame(run, frame(0, EVENTS.length));
+  assert.equal(factsAt(run, 2).token.weights, 200);
+  assert.equal(factsAt(run, 2).token.newRows, 3);
+  assert.equal(factsAt(run, 4).token.weights, 100);
+  assert.equal(factsAt(run, 4).agrees, true);
+});
+
+test("a count that differs from the formula is seen", () => {
+  const run = newRun();
+  const text = frame(0, EVENTS.length).replace('"kv_live_bytes":256', '"kv_live_bytes":255');
+  takeFrame(run, text);
+  assert.equal(factsAt(run, 3).agrees, false);
+  assert.equal(factsAt(run, 4).agrees, true);
+});
+
+test("times are the same step by step, at once, and after going back", () => {
+  const whole = newRun();
+  takeFrame(whole, frame(0, EVENTS.length));
+  const grown = newRun();
+  for (let i = 0; i < EVENTS.length; i++) {
+    takeFrame(grown, frame(i, i + 1));
+    assert.deepEqual(summaryAt(grown, grown.steps.length), summaryAt(whole, grown.steps.length));
+  }
+  assert.deepEqual(summaryAt(whole, 2), { ttftNs: 200, numTokens: 1, numGaps: 0, secondNs: null, itlMedianNs: null, itlP95Ns: null, tpotNs: null, tokensPerS: null });
+  assert.equal(summaryAt(whole, 4).itlMedianNs, 45);
+});
+
+test("percentiles interpolate linearly", () => {
+  assert.equal(percentileOf([], 0.5), null);
+  assert.equal(percentileOf([3], 0.95), 3);
+  assert.equal(percentileOf([1, 2, 3, 4], 0.5), 2.5);
+});
+
+test("a byte gives back its magnitude within 6 percent, zero is zero", () => {
+  assert.equal(magnitudeOf(0), 0);
+  assert.equal(magnitudeOf(128), 1);
+  assert.ok(Math.abs(magnitudeOf(140) - 2) < 1e-12);
+});

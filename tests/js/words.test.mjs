@@ -1,0 +1,69 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import test from "node:test";
+import { labelOf } from "../../assets/stage.mjs";
+import { axisWords, countOf, flopParts, ratioOf, secondsOf, sentenceOf, sizeOf, timeOf, wordsOf } from "../../assets/words.mjs";
+
+const strings = (language) => JSON.parse(readFileSync(new URL(`../../assets/locales/${language}/view.json`, import.meta.url)));
+const plain = (text) => text.replace(/[\u00a0\u202f]/g, " ");
+
+test("numbers keep the digits that count", () => {
+  assert.equal(plain(countOf(1234567)), "1 234 567");
+  assert.equal(plain(sizeOf(23040)), "23 040 B");
+  assert.equal(plain(sizeOf(14722560)), "14.0 MiB");
+  assert.equal(plain(secondsOf(2.1e9)), "2.1 s");
+  assert.equal(plain(secondsOf(0.0214e9)), "0.021 s");
+  assert.equal(plain(timeOf(2.1e9)), "2.10 s");
+  assert.equal(plain(timeOf(21.44e6)), "21.4 ms");
+  assert.deepEqual(flopParts(164e9), ["164", "GFLOP"]);
+  assert.deepEqual(flopParts(0.31e9), ["0.310", "GFLOP"]);
+  assert.equal(ratioOf(564.3), "564");
+  assert.equal(axisWords(8e9)(2e9), "2 s");
+});
+
+test("white space shows as a label, control characters do not", () => {
+  assert.equal(labelOf("\n"), "⏎");
+  assert.equal(labelOf("  "), "␣␣");
+  assert.equal(labelOf(" blue"), "blue");
+  assert.equal(labelOf("\u202e<b>\u0000"), "<b>");
+  assert.equal(labelOf(""), "·");
+});
+
+function runWith(over) {
+  const step = (end, n) => ({ end_ns: end, start_ns: end - 1, phase: "decode", num_new_tokens: [n], token_ids: [[1]], appended: [[0, 0]], dropped: [[]], context_len: [n] });
+  return {
+    started: { accepted_ns: 0, settings: { batch: 1, cache: "full" }, prompt_token_ids: [new Array(1900).fill(1)] },
+    steps: [step(2.1e9, 1900), step(2.12e9, 1)], tokenSteps: [0, 1], pieces: [[{ text: "a", step: 0 }, { text: "b", step: 1 }]],
+    columns: [1900, 1901], promptColumns: 1900, finished: null, status: { state: "running" }, summaryCache: null, ...over,
+  };
+}
+
+test("the sentence tells this run's own story", () => {
+  const words = wordsOf(strings("en"), "en");
+  const say = (run, cursor) => plain(sentenceOf(run, cursor, words).text);
+  assert.match(say(null, { k: 0 }), /Press Generate/);
+  assert.equal(say(runWith(), { k: 2, ended: false }), "The first token took 2.1 s because 1 900 tokens were read; the second took 0.020 s because only one was.");
+  assert.equal(say(runWith(), { k: 1, ended: false }), "The first token took 2.1 s because 1 900 tokens were read before it.");
+  assert.match(say(runWith({ steps: [], tokenSteps: [] }), { k: 0, ended: false }), /reading all 1 900/);
+  const over = (reason, more) => runWith({ finished: { finish_reason: reason }, status: { state: "finished" }, ...more });
+  assert.match(say(over("cancelled"), { k: 2, ended: true }), /Stopped after 2 tokens/);
+  assert.match(say(over("error", { error: "The engine died." }), { k: 2, ended: true }), /The engine died/);
+  assert.match(say({ started: null, status: { state: "finished" }, error: "Too long." }, { k: 0 }), /Too long/);
+  assert.match(say({ started: null, status: { state: "queued", position: 2, text: null }, error: null }, { k: 0 }), /place 2/);
+});
+
+test("a short prompt is not sold as a long one", () => {
+  const words = wordsOf(strings("en"), "en");
+  const run = runWith();
+  run.steps[0].end_ns = 25e6;
+  run.steps[1].end_ns = 45e6;
+  assert.match(sentenceOf(run, { k: 2 }, words).text, /hardly a difference/);
+});
+
+test("no text of either language has a place that is never filled", () => {
+  const zh = strings("zh");
+  for (const [key, text] of Object.entries(strings("en"))) {
+    const places = (s) => [...s.matchAll(/\{(\w+)\}/g)].map((m) => m[1]).sort().join();
+    assert.equal(places(text), places(zh[key] ?? ""), key);
+  }
+});

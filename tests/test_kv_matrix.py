@@ -1,0 +1,224 @@
+"""The live view: many modules made one, and the same run in Python and in JavaScript."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import producer
+import pytest
+
+from viz_engine import cost, kv_matrix, live, metrics
+from viz_engine.events import KVSample, RunFinished, RunLog, StepFinished
+
+ROOT = Path(__file__).resolve().parent.parent
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
+RUNS = {
+    "chat": {"prompt_lens": (12,), "new_tokens": 9},
+    "long": {"prompt_lens": (700,), "new_tokens": 80},
+    "block": {"prompt_lens": (250,), "new_tokens": 20},
+    "batch": {"prompt_lens": (30, 18, 300, 7), "new_tokens": 24, "ended_at": {1: 5, 3: 11}},
+    "none": {"prompt_lens": (40,), "new_tokens": 6, "cache": "none"},
+    "one": {"prompt_lens": (1,), "new_tokens": 1},
+    "cut": {"prompt_lens": (20,), "new_tokens": 5, "finish": None},
+}
+
+
+def run_of(name: str) -> live.Run:
+    run = live.Run(name, None, None)
+    for event in producer.events(**RUNS[name]):
+        run.append_event(event, live.to_line(event))
+    return run
+
+
+def frames_of(run: live.Run) -> list[str]:
+    """A frame for each event, as a slow run sends them, each repeating the three before it."""
+    frames = []
+    growing = live.Run(run.id, None, None)
+    for at, event in enumerate(run.log):
+        growing.append_event(event, run.lines[at])
+        frames.append(live.frame(growing, max(0, at - 3), "en"))
+    return frames
+
+
+def checksum(data: bytes) -> int:
+    total = 0
+    for byte in data:
+        total = (total * 31 + byte) % 1000003
+    return total
+
+
+def apart(log: RunLog) -> tuple[int, int]:
+    """Bytes of pads, and of sequences that have ended, from the definition."""
+    if not log.steps or log.started.settings.cache == "none":
+        return 0, 0
+    row = cost.row_bytes(log.started.spec, log.started.settings.dtype)
+    step, pads, ended = log.steps[-1], 0, 0
+    for b, ids in enumerate(log.started.prompt_token_ids):
+        pad = min(log.num_columns, log.started.prompt_columns - len(ids))
+        pads += pad * row
+        if step.phase == "decode" and not step.num_new_tokens[b]:
+            ended += (log.num_columns - pad) * row
+    return pads, ended
+
+
+def python_report(log: RunLog, samples: list[KVSample], predicted: list[list[int]]) -> dict:
+    """What the view must show of a prefix."""
+    batch = log.started.settings.batch
+    step = log.steps[-1] if log.steps else None
+    summary = metrics.summary(log)
+    rows = list(log.num_rows) if log.started.settings.cache != "none" else [0] * batch
+    pieces = [[t for s in log.steps for t in s.token_texts[b]] for b in range(batch)]
+    every = [[*log.started.prompt_texts[b], *pieces[b]] for b in range(batch)]
+    kept = [[s for s in samples if s.sequence == b] for b in range(batch)]
+    pads, ended = apart(log)
+    seen = predicted[len(log.steps) - 1] if step else None
+    return {
+        "k": len(log.steps),
+        "rows": rows,
+        "columns": log.num_columns,
+        "live": step.kv_live_bytes if step else None,
+        "reserved": step.kv_reserved_bytes if step else None,
+        "agrees": bool(step) and [step.kv_live_bytes, step.kv_reserved_bytes] == seen[2:4],
+        "readAgrees": bool(step) and [step.kv_bytes_read, step.weight_bytes_read] == seen[4::2],
+        "moved": sum(s.weight_bytes_read + s.kv_bytes_read + s.kv_bytes_written for s in log.steps),
+        "pads": pads,
+        "ended": ended,
+        "texts": ["".join(texts) for texts in pieces],
+        "last": [every[b][rows[b] - 1] if rows[b] else None for b in range(batch)],
+        "tokens": [len(texts) for texts in pieces],
+        "ttft": summary.ttft_ns,
+        "num_tokens": summary.num_tokens,
+        "num_gaps": summary.num_gaps,
+        "median": summary.itl_median_ns,
+        "p95": summary.itl_p95_ns,
+        "tpot": summary.tpot_ns,
+        "rate": summary.tokens_per_s,
+        "sampled": [max((s.stop for s in kept[b]), default=0) for b in range(batch)],
+        "bytes": [
+            [checksum(b"".join(s.k for s in kept[b])), checksum(b"".join(s.v for s in kept[b]))]
+            for b in range(batch)
+        ],
+        "over": log.finished is not None,
+    }
+
+
+def javascript_reports(run: live.Run) -> dict:
+    """What the .mjs makes of the same frames, at every prefix."""
+    question = {
+        "frames": frames_of(run),
+        "prefixes": list(range(len(run.log.steps) + 1)),
+    }
+    done = subprocess.run(
+        [NODE, str(ROOT / "tests" / "js" / "facts.mjs")],
+        input=json.dumps(question),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return json.loads(done.stdout)
+
+
+@needs_node
+@pytest.mark.parametrize("name", RUNS)
+def test_python_and_javascript_see_the_same_run_at_every_prefix(name: str) -> None:
+    run = run_of(name)
+    answer = javascript_reports(run)
+    log, samples, scrubbed = RunLog(), [], []
+    for at, event in enumerate(run.log):
+        log.append(event)
+        if isinstance(event, KVSample):
+            samples.append(event)
+        expected = python_report(log, samples, run.predicted)
+        assert answer["grown"][at] == expected, f"event {at}"
+        if isinstance(event, StepFinished) or not log.steps:
+            keep = {key: expected[key] for key in ("k", "rows", "moved", "median")}
+            scrubbed[len(log.steps) :] = [keep]
+    assert answer["scrubbed"] == scrubbed
+
+
+@needs_node
+def test_the_view_s_own_tests_pass() -> None:
+    files = sorted(str(path) for path in (ROOT / "tests" / "js").glob("*.test.mjs"))
+    done = subprocess.run([NODE, "--test", *files], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+@needs_node
+def test_the_joined_module_is_valid(tmp_path: Path) -> None:
+    joined = tmp_path / "joined.mjs"
+    joined.write_text(kv_matrix.source(), encoding="utf-8")
+    subprocess.run([NODE, "--check", str(joined)], check=True, timeout=60)
+
+
+def test_the_joined_module_imports_nothing_and_has_one_export() -> None:
+    source = kv_matrix.source()
+    assert "\n" in source, "a path, to Streamlit, if it were one line"
+    assert not re.findall(r"^\s*import\b", source, re.MULTILINE)
+    assert re.findall(r"^export (\w+)", source, re.MULTILINE) == ["default"]
+
+
+def test_no_two_modules_use_one_name() -> None:
+    names: list[str] = []
+    pattern = r"^(?:export )?(?:default )?(?:async )?(?:function|const|let|class) (\w+)"
+    for name in kv_matrix.MODULES:
+        text = (kv_matrix.ASSETS / f"{name}.mjs").read_text(encoding="utf-8")
+        names += re.findall(pattern, text, re.MULTILINE)
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_module_imports_only_from_those_joined_before_it() -> None:
+    for at, name in enumerate(kv_matrix.MODULES):
+        text = (kv_matrix.ASSETS / f"{name}.mjs").read_text(encoding="utf-8")
+        imported = re.findall(r'from "\./(\w+)\.mjs"', text)
+        assert set(imported) <= set(kv_matrix.MODULES[:at]), name
+    assert {path.stem for path in kv_matrix.ASSETS.glob("*.mjs")} == set(kv_matrix.MODULES)
+
+
+def test_model_text_never_becomes_markup() -> None:
+    for path in kv_matrix.ASSETS.glob("*.mjs"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), path
+
+
+def test_every_string_that_the_view_asks_for_exists() -> None:
+    known = kv_matrix.words("en")
+    for path in kv_matrix.ASSETS.glob("*.mjs"):
+        text = path.read_text(encoding="utf-8")
+        for key in re.findall(r"""\bt\("([\w.]+)\"""", text):
+            assert f"view.{key}" in known, f"{path.name}: {key}"
+
+
+def test_a_fed_frame_repeats_the_last_second_and_resumes_where_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state: dict = {}
+    now = [100.0]
+    monkeypatch.setattr(kv_matrix.st, "session_state", state)
+    monkeypatch.setattr(kv_matrix.time, "monotonic", lambda: now[0])
+    run = live.Run("fed", None, None)
+    records = list(producer.events(**RUNS["chat"]))
+
+    def first_of_next() -> int:
+        return json.loads(kv_matrix._next_frame(run, "view", "en").split("\n", 1)[0])["first"]
+
+    for event in records[:4]:
+        run.append_event(event, live.to_line(event))
+    assert first_of_next() == 0
+    run.append_event(records[4], live.to_line(records[4]))
+    now[0] += 0.1
+    assert first_of_next() == 0, "what is younger than a second once more"
+    now[0] += 0.95
+    assert first_of_next() == 4
+    now[0] += 5.0
+    assert first_of_next() == 5
+    state["view"] = {"resume": 2}
+    assert first_of_next() == 2
+    assert first_of_next() == 5, "once, not for ever"
+    for event in records[5:]:
+        run.append_event(event, live.to_line(event))
+    assert isinstance(records[-1], RunFinished)
+    assert first_of_next() == 0, "the last frame completes whatever the browser has"
