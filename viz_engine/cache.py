@@ -82,9 +82,10 @@ class Rows(Cache):
         `events.MAGNITUDE_SCALE` says: uint8 `[2, B, columns, L * H]`, K then V."""
         part = self.slab[:, :, :, :, first:stop]  # [2, L, B, H, n, D]
         norms = torch.linalg.vector_norm(part, dim=-1, dtype=torch.float32)  # [2, L, B, H, n]
-        levels = torch.round(128 + 12 * torch.log2(norms)).clamp_(1, 255)
-        levels = torch.where(norms > 0, levels, 0).to(torch.uint8)
-        return levels.permute(0, 2, 4, 1, 3).flatten(3).contiguous().cpu().numpy()
+        values = norms.permute(0, 2, 4, 1, 3).flatten(3).cpu().numpy()  # [2, B, n, L * H]
+        with np.errstate(divide="ignore"):  # numpy: a few small arrays, no dispatch
+            levels = np.clip(np.rint(128 + 12 * np.log2(values)), 1, 255)
+        return np.where(values > 0, levels, 0).astype(np.uint8)
 
     def _hand_out(self) -> None:
         for index, layer in enumerate(self.layers):

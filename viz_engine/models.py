@@ -203,10 +203,10 @@ def choose_dtype(wanted: str, device: str) -> tuple[str, Message]:
 def one_row_ns(width: int, dtype: torch.dtype) -> int:
     """Nanoseconds of one row against a square matrix, as in decode: the fastest of five."""
     weight, row = torch.ones(width, width, dtype=dtype), torch.ones(1, width, dtype=dtype)
-    return _fastest_ns(lambda: torch.nn.functional.linear(row, weight))
+    return _fastest_ns(lambda: torch.nn.functional.linear(row, weight), repeats=5)
 
 
-def _fastest_ns(work: Callable[[], object], repeats: int = 5) -> int:
+def _fastest_ns(work: Callable[[], object], repeats: int) -> int:
     times = []
     for _ in range(repeats):
         start = time.perf_counter_ns()
@@ -233,11 +233,13 @@ def onednn_switch(head: torch.nn.Linear, device: str, dtype: str) -> tuple[bool,
         reason = Message(key="part.onednn_unused")
         return False, EnginePart(name="onednn_off_for_one_row", on=False, reason=reason)
     row = torch.ones(1, head.in_features, dtype=DTYPES[dtype])
-    took = {}
+    took = {True: [], False: []}
     with torch.inference_mode():
-        for enabled in (True, False):
-            with onednn(enabled):
-                took[enabled] = _fastest_ns(lambda: head(row))
+        for _ in range(5):  # by turns, so that a busy moment meets both
+            for enabled, times in took.items():
+                with onednn(enabled):
+                    times.append(_fastest_ns(lambda: head(row), repeats=2))
+    took = {enabled: min(times) for enabled, times in took.items()}
     off = took[False] < took[True]
     params = {"with_ms": f"{took[True] / 1e6:.2f}", "without_ms": f"{took[False] / 1e6:.2f}"}
     key = "part.onednn_off" if off else "part.onednn_on"
