@@ -119,7 +119,7 @@ export function skeleton() {
 
   n.textTitle = el("button", { type: "button", class: "h term", "data-term": "text" });
   n.textCount = el("span", { class: "sub" });
-  n.words = el("div", { class: "words", tabindex: "0" });
+  n.words = el("div", { class: "words", tabindex: "0" }, el("div"));
   n.textCard = el("section", { class: "card text" }, el("header", {}, n.textTitle, n.textCount), n.words);
 
   n.figures = {};

@@ -15,7 +15,8 @@ import { drawStage, labelOf, stageLayout } from "./stage.mjs";
 import { axisWords, countOf, promptTokens, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, wordsOf } from "./words.mjs";
 
 const views = new WeakMap();
-const WINDOW_TOKENS = 600; // token marks kept in the text card; older ones are plain text
+const WINDOW_TOKENS = 140; // token marks kept in the text card; older ones are plain text
+const SIDE_MS = 50; // figures, ribbon and chart follow a fast run no faster than this; at rest they show what the matrix shows
 const SWEEP_MS = [380, 1100]; // a read is drawn no faster and no slower than this
 const BASE_PX = 13;
 
@@ -149,13 +150,13 @@ function tick(view, now) {
   const moved = view.run ? advance(view.player, view.run, ms) : false;
   const dirty = view.dirty;
   view.dirty = {};
-  draw(view, now, dirty, moved);
+  const late = draw(view, now, dirty, moved);
   const animating = Object.values(view.anim).some((a) => a && now < a.t0 + a.ms);
   if (view.player.playing && !view.player.live) invalidate(view, "time");
   else if (animating) invalidate(view, "anim");
   else {
     view.lastTick = 0;
-    if (busy(view)) view.timer = setTimeout(() => invalidate(view, "time"), 70);
+    if (busy(view) || late) view.timer = setTimeout(() => invalidate(view, "time"), late ? SIDE_MS : 70);
   }
   if (globalThis.kvProbe) {
     const shown = view.run?.numEvents ?? 0;
@@ -193,20 +194,35 @@ function draw(view, now, dirty, moved) {
     if (k !== view.last.k) animate(view, now, view.last.k, k);
     view.facts = run?.started ? factsAt(run, k) : null;
     view.sum = run?.started ? summaryAt(run, k) : null;
-    writeWords(view, cursor, now);
   }
+  // Canvases first: to set a font on one after the page's text has changed would work out all styles twice.
   const stage = fresh || dirty.size || dirty.view || dirty.hover || dirty.anim || view.animating;
   view.animating = Object.values(view.anim).some((a) => a && now < a.t0 + a.ms);
   if (stage) paintStage(view, cursor, now);
+  view.sideDue ||= fresh;
+  const resting = !view.player.live && !view.player.playing;
+  const side = resting || now - (view.sideAt ?? 0) >= SIDE_MS - 4 || Math.abs(k - view.last.k) > 3 || cursor.ended;
+  if (fresh && started(view)) writeText(view, piecesAt(run, view.b, k));
   if (view.pointer && (dirty.view || (fresh && moved))) hoverMatrix(view, ...view.pointer); // other rows are under it now
-  if (fresh || moved || dirty.time || dirty.size || dirty.hover || dirty.run) paintRibbon(view, cursor, t);
-  if (fresh || dirty.size || dirty.hover) paintChart(view, cursor);
-  if (fresh || moved || dirty.time || dirty.words) writeTransport(view, cursor, t);
+  if (moved || (side && (view.sideDue || dirty.time || dirty.size || dirty.hover || dirty.run))) paintRibbon(view, cursor, t);
+  if (side && (view.sideDue || moved || dirty.time || dirty.size || dirty.hover)) {
+    if (view.sideDue || dirty.size || dirty.hover) paintChart(view, cursor);
+    if (view.sideDue) writeWords(view, cursor, now);
+    if (started(view) && (view.sideDue || dirty.size)) writePhases(view, cursor);
+    writeTransport(view, cursor, t);
+    view.sideDue = false;
+    view.sideAt = now;
+  }
   view.last = { k, ended: cursor.ended, b: view.b, events: run?.numEvents ?? 0 };
   n.root.dataset.k = k;
   n.root.dataset.rows = view.facts?.rows[view.b] ?? 0;
   n.root.dataset.events = run?.numEvents ?? 0;
   n.root.dataset.ended = cursor.ended ? "1" : "0";
+  return view.sideDue;
+}
+
+function started(view) {
+  return Boolean(view.run?.started);
 }
 
 // ---- motion -------------------------------------------------------------------------------------
@@ -366,9 +382,8 @@ function readTheme(view) {
 function paintStage(view, cursor, now) {
   const { n, run, box, words } = view;
   const context = n.matrix.getContext("2d", { alpha: false });
-  const started = Boolean(run?.started);
-  n.empty.hidden = started;
-  if (!started) {
+  n.empty.hidden = started(view);
+  if (!started(view)) {
     n.follow.hidden = true;
     paintEmptyStage(view, context);
     return;
@@ -467,12 +482,14 @@ function paintRibbon(view, cursor, t) {
   const knee = all ? stepEnd(run, all - 1) : prefillEnd;
   view.scale = timeScale(knee, view.extent, s.w, isOver(run) && run.steps.length - all > 3);
   drawRibbon(context, { ...s, scale: view.scale });
-  writePhases(view, cursor, first, prefillEnd);
 }
 
-function writePhases(view, cursor, first, prefillEnd) {
+/** The labels above the ribbon. Their widths are measured on a canvas: to ask the page would make it lay out at once. */
+function writePhases(view, cursor) {
   const { n, run, words, sum, scale } = view;
   const t = words.t;
+  const first = firstDecode(run, cursor.k);
+  const prefillEnd = first ? stepEnd(run, first - 1) : 0;
   const tokens = countOf(promptTokens(run));
   const decodeX = first ? scale.x(prefillEnd) / view.dpr : 0;
   const total = n.ribbon.width / view.dpr;
@@ -480,7 +497,8 @@ function writePhases(view, cursor, first, prefillEnd) {
   let done = 0;
   for (let i = 0; i < first; i++) done += run.steps[i].num_new_tokens.reduce((a, c) => a + c, 0);
   const note = firstDone ? t("phase.prefill.done", { tokens, time: timeOf(sum.ttftNs) }) : t("phase.prefill.now", { done: countOf(done), tokens });
-  put(n.pre, `${t("phase.prefill")}\u2002${note}${scale.broken ? ` · ${t("phase.broken")}` : ""}`);
+  const preText = `${t("phase.prefill")}\u2002${note}${scale.broken ? ` · ${t("phase.broken")}` : ""}`;
+  put(n.pre, preText);
   const decode = cursor.k - first;
   let decText = "";
   if (decode > 0) {
@@ -491,7 +509,9 @@ function writePhases(view, cursor, first, prefillEnd) {
   put(n.dec, decText);
   const preRoom = decode > 0 ? Math.max(decodeX - 10, Math.min(total * 0.46, 330)) : total;
   n.pre.style.maxWidth = `${Math.max(120, preRoom)}px`;
-  const decLeft = Math.max(Math.min(decodeX, total * 0.62), Math.min(n.pre.offsetWidth + 14, total * 0.5));
+  probe.font = `${(view.unit / view.dpr) * BASE_PX * 0.96}px ${view.theme.font}`;
+  const preWidth = Math.min(probe.measureText(preText).width, preRoom);
+  const decLeft = Math.max(Math.min(decodeX, total * 0.62), Math.min(preWidth + 14, total * 0.5));
   n.dec.style.left = `${decLeft}px`;
   n.dec.style.maxWidth = `${Math.max(60, total - decLeft)}px`;
 }
@@ -499,8 +519,7 @@ function writePhases(view, cursor, first, prefillEnd) {
 function paintChart(view, cursor) {
   const { n, run, theme, unit, words } = view;
   const context = n.chart.getContext("2d");
-  const started = run?.started;
-  const layers = started?.spec.layers ?? [];
+  const layers = run?.started?.spec.layers ?? [];
   const key = layers.reduce((sum, l) => sum + l.num_kv_heads * l.key_dim, 0);
   const all = layers.reduce((sum, l) => sum + l.num_kv_heads * (l.key_dim + l.value_dim), 0);
   view.chartInput = {
@@ -581,16 +600,15 @@ function writeWords(view, cursor, now) {
   }
   writeInfo(view);
   writeChips(view);
-  const started = Boolean(run?.started);
-  put(n.subtitle, t(started && run.started.settings.cache === "none" ? "subtitle.none" : "subtitle"));
-  n.matrixCard.classList.toggle("none", started && run.started.settings.cache === "none");
+  const hasRun = started(view);
+  put(n.subtitle, t(hasRun && run.started.settings.cache === "none" ? "subtitle.none" : "subtitle"));
+  n.matrixCard.classList.toggle("none", hasRun && run.started.settings.cache === "none");
   n.matrix.setAttribute("aria-label", summaryText(run, cursor, view.b, words));
-  const figures = started ? figuresOf(run, facts, sum, view.b, cursor, words) : {};
+  const figures = hasRun ? figuresOf(run, facts, sum, view.b, cursor, words) : {};
   view.figures = figures;
   for (const [name, f] of Object.entries(n.figures)) writeFigure(f, figures[name]);
-  if (started) writeText(view, piecesAt(run, view.b, cursor.k));
-  const count = started ? piecesAt(run, view.b, cursor.k) : 0;
-  put(n.textCount, !started ? "" : cursor.ended ? t("text.done", { n: countOf(count) }) : t("text.count", { n: countOf(count), of: countOf(run.started.settings.new_tokens) }));
+  const count = hasRun ? piecesAt(run, view.b, cursor.k) : 0;
+  put(n.textCount, !hasRun ? "" : cursor.ended ? t("text.done", { n: countOf(count) }) : t("text.count", { n: countOf(count), of: countOf(run.started.settings.new_tokens) }));
   if (view.openFigure && n.pop.matches?.(":popover-open")) fillPop(view, view.openFigure);
 }
 
@@ -619,12 +637,13 @@ function writeInfo(view) {
     return;
   }
   const { hardware, settings, started_at: startedAt } = run.started;
-  const recorded = !view.sawLive;
-  const date = recorded ? ` · ${dateOf(startedAt, words.language)}` : "";
-  const state = view.state === "retry" ? words.t("info.retry") : words.t(recorded ? "info.recorded" : "info.live");
+  const recorded = Boolean(view.data.recorded);
+  const over = isOver(run);
+  const date = recorded || over ? ` · ${dateOf(startedAt, words.language)}` : "";
+  const state = view.state === "retry" ? words.t("info.retry") : words.t(recorded ? "info.recorded" : over ? "info.over" : "info.live");
   put(n.info, `${state}${date} · ${machineOf(hardware)} · ${run.started.spec.name} · ${settings.dtype}`);
   n.info.title = n.info.textContent;
-  n.info.dataset.state = view.state === "retry" ? "retry" : recorded ? "recorded" : "live";
+  n.info.dataset.state = view.state === "retry" ? "retry" : recorded || over ? "over" : "live";
 }
 
 function machineOf(hardware) {
@@ -659,7 +678,7 @@ function writeChips(view) {
       n.chips.append(chip);
     }
   }
-  n.matrixCard.classList.toggle("batch", batch > 1);
+  n.root.classList.toggle("batch", batch > 1);
   const ended = view.facts?.step?.num_new_tokens;
   [...n.chips.children].forEach((chip, b) => {
     chip.setAttribute("aria-pressed", String(b === view.b));
@@ -692,15 +711,14 @@ function writeTransport(view, cursor, t) {
 // ---- the text card ------------------------------------------------------------------------------
 
 function clearText(view) {
-  view.n.words.replaceChildren();
+  view.n.words.firstChild.replaceChildren();
   view.tokens = { start: 0, spans: [], ready: false };
 }
 
 /** Show the end of the prompt and the first `count` tokens; what is on screen already is left alone. */
 function writeText(view, count) {
   const { n, run, b, tokens } = view;
-  const box = n.words;
-  const stick = box.scrollHeight - box.scrollTop - box.clientHeight < 24;
+  const box = n.words.firstChild;
   if (!tokens.ready || count < tokens.start) {
     clearText(view);
     beginText(view, Math.max(0, count - Math.floor(WINDOW_TOKENS / 2)));
@@ -724,8 +742,6 @@ function writeText(view, count) {
   }
   tokens.current = tokens.spans[want - 1] ?? null;
   tokens.current?.classList.add("cur");
-  if (stick || view.player.playing || view.player.live) box.scrollTop = box.scrollHeight;
-  box.classList.toggle("more", box.scrollTop > 2);
   return null;
 }
 
@@ -742,12 +758,12 @@ function beginText(view, start) {
   before.className = "old";
   before.title = words.t("text.prompt");
   before.textContent = (tail.length < prompt.length ? "… " : "") + tail.join("").trimStart();
-  n.words.append(before);
+  n.words.firstChild.append(before);
   if (start) {
     const earlier = document.createElement("span");
     earlier.className = "earlier";
     earlier.textContent = run.pieces[b].slice(0, start).map((piece) => piece.text).join("");
-    n.words.append(earlier);
+    n.words.firstChild.append(earlier);
   }
   Object.assign(view.tokens, { start, spans: [], ready: true, current: null });
   return old;
@@ -773,7 +789,7 @@ function fillPop(view, name) {
   parts.push(node("h5", "", t("pop.source")), node("p", "", `${t(`fig.${name}.source`)} ${t(`tag.${f.tagName}.why`)}`));
   if (run?.started) {
     const { hardware, started_at: startedAt } = run.started;
-    parts.push(node("p", "small", view.sawLive ? t("pop.live", { machine: machineOf(hardware) })
+    parts.push(node("p", "small", !view.data.recorded ? t("pop.live", { machine: machineOf(hardware) })
       : t("pop.recorded", { machine: machineOf(hardware), date: dateOf(startedAt, words.language) })));
   }
   const text = parts.map((part) => part.textContent).join("|");

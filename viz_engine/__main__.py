@@ -1,4 +1,4 @@
-"""The command line: `python -m viz_engine record`.
+"""The command line: `python -m viz_engine record`, `python -m viz_engine bench --live`.
 
 Progress goes to stderr. What a visitor can put right is one sentence and exit code 2.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from viz_engine import command
+from viz_engine import command, live_bench
 from viz_engine.events import RunFinished, RunLog, StepFinished, to_line
 from viz_engine.text import Message, UserError
 
@@ -35,7 +35,10 @@ def _parser() -> argparse.ArgumentParser:
     record = commands.add_parser("record", help="run a model once and write the run to a file")
     command.add_arguments(record)
     record.set_defaults(do=_record)
-    # bench: another sub-parser here
+    bench = commands.add_parser("bench", help="measure the page in a real browser")
+    bench.add_argument("--live", action="store_true", required=True, help="the live view")
+    live_bench.add_arguments(bench)
+    bench.set_defaults(do=live_bench.run)
     return parser
 
 
