@@ -1,0 +1,49 @@
+"""A real Chromium against a real server. Without Chromium the tests are skipped, unless
+REQUIRE_BROWSER=1 (as in CI): then they fail."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from visit import Server, Visit
+
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[object]:
+    """The browser, once for all tests."""
+    if not CHROMIUM.exists() and os.environ.get("REQUIRE_BROWSER") != "1":
+        pytest.skip(f"no Chromium at {CHROMIUM}")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The app as it ships, with the default model."""
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def visit(chromium: object, server: Server) -> Iterator[Visit]:
+    """A fresh visitor; a script that failed in their browser fails the test."""
+    visit = Visit(chromium, server)
+    yield visit
+    visit.close()
+    assert not visit.faults

@@ -1,0 +1,255 @@
+"""The live page as a visitor uses it: a real browser, a real server, the default model."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from visit import Server, Visit
+
+from viz_engine.events import RunLog
+
+OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")
+
+
+def log_of(visit: Visit) -> RunLog:
+    """The run on the page, as the server holds it."""
+    return RunLog.read("\n".join(visit.snapshot()[1:]).encode() + b"\n")
+
+
+def test_a_recorded_run_plays_before_anybody_presses_a_button(visit: Visit) -> None:
+    visit.open()
+    visit.wait(lambda: int(visit.data("rows") or 0) > 0)
+    first = int(visit.data("k"))
+    visit.wait(lambda: int(visit.data("k")) > first)
+    assert "recorded" in visit.text(".info")
+    assert all(OURS.match(url) for url in visit.requests), "a request left this machine"
+
+
+def test_a_run_on_the_default_model_is_shown_to_its_last_token(visit: Visit) -> None:
+    visit.open()
+    visit.ask("Why is the sky blue?", new_tokens=8)
+    visit.finish()
+    log = log_of(visit)
+    assert log.finished.finish_reason in ("length", "stop")
+    assert int(visit.data("rows")) == log.num_rows[0]
+    assert int(visit.data("k")) == len(log.steps)
+    assert log.texts(0).strip() in visit.text(".words")
+    assert "The first token took" in visit.text(".say")
+
+
+def test_reload_and_the_link_elsewhere_restore_the_run(visit: Visit, chromium: object) -> None:
+    visit.open()
+    visit.ask("Name three birds.", new_tokens=8)
+    visit.finish()
+    seen = visit.data("rows"), visit.data("events"), visit.text(".words")
+    visit.page.reload()
+    visit.wait(lambda: visit.data("ended") == "1")
+    assert (visit.data("rows"), visit.data("events"), visit.text(".words")) == seen
+    other = Visit(chromium, visit.server)
+    other.open(f"/?run={visit.run_id}")
+    other.wait(lambda: other.data("events") == seen[1])
+    other.close()
+
+
+def test_scrubbing_to_a_step_shows_exactly_its_rows(visit: Visit) -> None:
+    visit.open()
+    visit.ask("Count to five.", new_tokens=8)
+    visit.finish()
+    log = log_of(visit)
+    visit.page.keyboard.press("Home")
+    visit.wait(lambda: visit.data("k") == "0")
+    assert visit.data("rows") == "0"
+    for number, step in enumerate(log.steps, start=1):
+        visit.page.keyboard.press("ArrowRight")
+        visit.wait(lambda number=number: visit.data("k") == str(number))
+        assert int(visit.data("rows")) == step.appended[0][1]
+    visit.page.keyboard.press("ArrowLeft")
+    visit.wait(lambda: visit.data("k") == str(len(log.steps) - 1))
+    assert int(visit.data("rows")) == log.steps[-2].appended[0][1]
+
+
+def test_leaving_the_page_and_coming_back_loses_nothing(visit: Visit) -> None:
+    visit.open()
+    visit.ask("Tell me a story about a fox.", new_tokens=64)
+    visit.wait(lambda: int(visit.data("k") or 0) > 2)
+    link = visit.page.url
+    visit.page.goto("about:blank")
+    visit.page.goto(link)
+    visit.page.locator(".kv").wait_for()
+    visit.finish()
+    assert int(visit.data("events")) == len(log_of(visit))
+
+
+def test_stop_ends_the_run_within_a_step_and_keeps_its_rows(visit: Visit) -> None:
+    visit.open()
+    visit.ask("Write a long story.", new_tokens=512)
+    visit.wait(lambda: int(visit.data("k") or 0) > 3)
+    visit.page.get_by_role("button", name="Stop").click()
+    visit.finish()
+    log = log_of(visit)
+    assert log.finished.finish_reason == "cancelled" and len(log.steps) < 500
+    assert int(visit.data("rows")) == log.num_rows[0] > 0
+
+
+def test_markup_in_prompt_and_output_is_shown_as_text(visit: Visit) -> None:
+    evil = (
+        '<img src=x onerror="window.hit=1"><script>window.hit=1</script> \u202eabc\u202c \x00 **b**'
+    )
+    visit.open()
+    visit.ask(f"Repeat this exactly: {evil}", new_tokens=48)
+    visit.finish()
+    assert visit.page.evaluate("window.hit") is None
+    assert visit.page.locator(".kv img, .kv script").count() == 0
+    assert "<script>" in "".join(log_of(visit).started.prompt_texts[0])
+
+
+def test_an_empty_prompt_is_refused_in_words(visit: Visit) -> None:
+    visit.open()
+    before = visit.data("events")
+    visit.page.get_by_role("textbox", name="Prompt").fill("   ")
+    visit.page.get_by_role("textbox", name="Prompt").press("Tab")
+    visit.page.get_by_text("prompt is empty", exact=False).first.wait_for()
+    assert visit.data("events") == before or int(visit.data("events")) > 0
+
+
+def test_a_megabyte_of_text_is_refused_in_words(visit: Visit) -> None:
+    visit.open()
+    visit.page.get_by_role("textbox", name="Prompt").fill("word " * 200_000)
+    visit.page.get_by_role("textbox", name="Prompt").press("Tab")
+    visit.page.get_by_text(re.compile("200.?000")).first.wait_for()
+
+
+def test_a_prompt_beyond_the_window_is_refused_with_the_numbers(visit: Visit) -> None:
+    visit.open()
+    visit.ask("word " * 9000, new_tokens=8)
+    visit.page.get_by_text(re.compile("8.?192")).first.wait_for()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hello\n", "JSON"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(50), "JSON"),
+        (b'{"kind":"run_started"}\n', "run_id"),
+        (b'{"kind":"<b>dream</b>"}\n', "<b>dream</b>"),
+        (b"", "no run"),
+    ],
+    ids=["text", "image", "field", "kind", "empty"],
+)
+def test_a_file_that_is_no_run_is_refused_in_words(
+    visit: Visit, tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_bytes(content)
+    visit.open()
+    visit.page.get_by_role("button", name="Runs").click()
+    visit.page.locator('input[type="file"]').set_input_files(path)
+    visit.page.get_by_role("alert").filter(has_text=words).wait_for()
+    assert visit.page.get_by_text("Traceback").count() == 0
+
+
+def test_a_downloaded_run_opens_again_equal(visit: Visit, tmp_path: Path) -> None:
+    visit.open()
+    visit.ask("Hello!", new_tokens=8)
+    visit.finish()
+    visit.page.get_by_role("button", name="Runs").click()
+    with visit.page.expect_download() as download:
+        visit.page.get_by_role("button", name="Download run").click()
+    path = tmp_path / "run.jsonl"
+    download.value.save_as(path)
+    assert RunLog.read(path.read_bytes()).events == log_of(visit).events
+    before = visit.run_id
+    visit.page.locator('input[type="file"]').set_input_files(path)
+    visit.wait(lambda: visit.run_id != before)
+    visit.wait(lambda: int(visit.data("events") or 0) == len(log_of(visit)))
+
+
+def test_an_unknown_run_is_said_and_something_still_plays(visit: Visit) -> None:
+    visit.open("/?run=no-such-run")
+    visit.page.get_by_role("alert").filter(has_text="does not hold the run").wait_for()
+    visit.wait(lambda: int(visit.data("events") or 0) > 0)
+
+
+def test_the_page_speaks_chinese_and_the_url_remembers(visit: Visit) -> None:
+    visit.open()
+    visit.page.get_by_text("中文", exact=True).first.click()
+    visit.page.get_by_role("button", name="生成").wait_for()
+    assert "lang=zh" in visit.page.url
+    visit.page.reload()
+    visit.page.get_by_role("button", name="生成").wait_for()
+    visit.wait(lambda: "token" in visit.text(".say"))
+    assert re.search("[一-鿿]", visit.text(".say"))
+
+
+def test_the_fallback_transport_shows_the_same_run(visit: Visit) -> None:
+    page = "<!doctype html><title>app</title>"
+    visit.page.route("**/api/**", lambda route: route.fulfill(content_type="text/html", body=page))
+    visit.page.route_web_socket(re.compile("/api/"), lambda socket: socket.close())
+    visit.open()
+    visit.ask("Name a colour.", new_tokens=16)
+    visit.wait(lambda: visit.data("ended") == "1" and visit.snapshot_state() == "finished")
+    log = log_of(visit)
+    visit.wait(lambda: int(visit.data("events")) == len(log))
+    assert int(visit.data("rows")) == log.num_rows[0]
+
+
+def test_projection_hides_the_controls_and_f_brings_them_back(visit: Visit) -> None:
+    visit.open()
+    visit.wait(lambda: int(visit.data("rows") or 0) > 0)
+    visit.page.locator(".kv .text").click()
+    visit.page.keyboard.press("f")
+    visit.page.get_by_role("textbox", name="Prompt").wait_for(state="hidden")
+    visit.page.keyboard.press("f")
+    visit.page.get_by_role("textbox", name="Prompt").wait_for(state="visible")
+
+
+def test_two_visitors_share_the_engine_in_turn(visit: Visit, chromium: object) -> None:
+    visit.open()
+    visit.ask("Write a long poem.", new_tokens=512)
+    visit.wait(lambda: int(visit.data("k") or 0) > 1)
+    other = Visit(chromium, visit.server)
+    other.open()
+    other.ask("Hi", new_tokens=2)
+    header = json.loads(other.snapshot()[0])
+    assert header["status"]["state"] == "queued" and header["status"]["position"] == 1
+    other.wait(lambda: "1" in other.text(".say"))
+    visit.page.get_by_role("button", name="Stop").click()
+    other.finish()
+    other.close()
+
+
+def test_a_killed_engine_is_said_in_words_and_the_next_run_works(
+    visit: Visit, server: Server
+) -> None:
+    visit.open()
+    visit.ask("Write a long essay.", new_tokens=512)
+    visit.wait(lambda: int(visit.data("k") or 0) > 3)
+    server.engine().kill()
+    visit.finish()
+    log = log_of(visit)
+    assert log.finished.finish_reason == "error" and log.num_rows[0] > 0
+    assert int(visit.data("rows")) == log.num_rows[0]
+    assert log.finished.error.text("en")[:20] in visit.page.locator(".kv").inner_text()
+    visit.ask("And now?", new_tokens=2)
+    visit.finish()
+    assert log_of(visit).finished.finish_reason in ("length", "stop")
+
+
+def test_without_torch_recorded_runs_play_and_generate_says_why(
+    chromium: object, tmp_path: Path
+) -> None:
+    for name in ("torch", "transformers"):
+        (tmp_path / f"{name}.py").write_text(f'raise ModuleNotFoundError(name="{name}")\n')
+    path = f"{tmp_path}:{Path(__file__).parents[2]}"
+    server = Server(PYTHONPATH=path)
+    visit = Visit(chromium, server)
+    try:
+        visit.open()
+        visit.wait(lambda: int(visit.data("rows") or 0) > 0)
+        visit.ask("Hello", new_tokens=2)
+        visit.page.get_by_text(re.compile("torch|transformers")).first.wait_for()
+        assert not visit.faults
+    finally:
+        visit.close()
+        server.stop()
