@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine import cost, hardware, kv_matrix, live, memory, model_files
-from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings
+from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings, RunStarted
 from viz_engine.prompt import PromptTokenizer
 from viz_engine.text import Message, UserError, mib, t
 
@@ -384,8 +384,25 @@ def runs_box(run: live.Run | None) -> None:
         on_click="ignore",
         width="stretch",
     )
+    if run.log.started is not None:
+        with st.expander(say("runs.about")):
+            about(run.log.started)
     st.caption(say("runs.link"), help=say("runs.link_help"))
     st.code(f"{(st.context.url or '').partition('?')[0]}?run={run.id}", language=None)
+
+
+def about(started: RunStarted) -> None:
+    """Where a run was made, why on this device in this type, which parts were on, and how to make
+    it again."""
+    machine = started.hardware
+    st.caption(plain(f"{machine.name} · {machine.device} · {started.started_at}"))
+    for reason in started.reasons:
+        st.caption(plain(reason.text(language)))
+    for part in started.parts:
+        st.caption(("✓ " if part.on else "– ") + plain(part.reason.text(language)))
+    st.caption(plain(" · ".join(f"{name} {number}" for name, number in started.versions.items())))
+    if started.command:
+        st.code(started.command[:2000], language="bash", wrap_lines=True)
 
 
 first_values()
