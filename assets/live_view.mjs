@@ -15,7 +15,8 @@ import { drawStage, labelOf, stageLayout } from "./stage.mjs";
 import { axisWords, countOf, promptTokens, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, wordsOf } from "./words.mjs";
 
 const views = new WeakMap();
-const WINDOW_TOKENS = 140; // token marks kept in the text card; older ones are plain text
+const mounted = new Set(); // views on the page now: the last one to leave takes the projector's class along
+const WINDOW_TOKENS = 110; // token marks kept in the text card; older ones are plain text
 const SIDE_MS = 50; // figures, ribbon and chart follow a fast run no faster than this; at rest they show what the matrix shows
 const SWEEP_MS = [380, 1100]; // a read is drawn no faster and no slower than this
 const BASE_PX = 13;
@@ -30,6 +31,8 @@ function newView(parent) {
     last: { k: -1 }, anim: {}, sweepUntil: 0, anchor: null, hover: null, tokens: { start: 0, spans: [] }, extent: 1e9,
     reduced: matchMedia("(prefers-reduced-motion: reduce)"), component: null, data: {}, sawLive: false, spokenAt: 0,
   };
+  mounted.add(view);
+  n.root.classList.toggle("projection", document.documentElement.classList.contains("st-projection"));
   wire(view);
   view.resize = new ResizeObserver(() => invalidate(view, "size"));
   view.resize.observe(n.root);
@@ -45,6 +48,8 @@ function destroy(view) {
   document.removeEventListener("keydown", view.onKey);
   view.n.root.remove();
   views.delete(view.parent);
+  mounted.delete(view);
+  if (!mounted.size) document.documentElement.classList.remove("st-projection");
 }
 
 // ---- what comes from Python ---------------------------------------------------------------------
@@ -66,7 +71,7 @@ function update(view, component) {
   }
   const runId = data.run_id ?? null;
   if (runId !== view.runId) open(view, runId);
-  else if (strangeLanguage && view.runId && isOver(view.run)) connect(view); // an error's words
+  else if (strangeLanguage && runId && data.transport !== "poll") connect(view); // for the words of a status or an error
   for (const text of data.frames ?? []) take(view, text);
   invalidate(view, "all");
 }
@@ -115,7 +120,7 @@ function take(view, text) {
     view.anchor = { wall: performance.now(), ns: runEnd(run) };
   }
   if (!view.opened && (run.started || isOver(run))) first(view);
-  if (isOver(run) && !before.over && view.sawLive && !view.told) {
+  if (isOver(run) && !before.over && (view.sawLive || view.data.over === false) && !view.told) {
     view.told = true;
     view.component.setTriggerValue("finished", view.runId);
   }
@@ -268,7 +273,7 @@ function sweep(view, now, shown, delay) {
   const rows = view.run.steps[view.player.live ? view.run.steps.length - 1 : cursorOf(view.player, view.run).k - 1]?.context_len[view.b] ?? 0;
   if (!rows || !box) return;
   const ms = Math.max(SWEEP_MS[0], Math.min(SWEEP_MS[1], shown * 0.85));
-  view.sweepUntil = now + delay + ms + 120;
+  view.sweepUntil = now + delay + ms + (shown < 60 ? 700 : 120);
   const scale = box.dpr;
   const bands = view.bands;
   const end = bands.length ? Math.min(box.height, bands[bands.length - 1].y + bands[bands.length - 1].h) : box.height;
@@ -468,7 +473,7 @@ function ribbonExtent(view, t) {
 function paintRibbon(view, cursor, t) {
   const { n, run, theme, unit, words } = view;
   const context = n.ribbon.getContext("2d");
-  const s = { w: n.ribbon.width, h: n.ribbon.height, u: unit, theme, run: run ?? newRun(), k: cursor.k, t, busy: busy(view), hover: view.hoverStep ?? -1, axis: axisWords(view.extent) };
+  const s = { w: n.ribbon.width, h: n.ribbon.height, u: unit, theme, run: run ?? newRun(), k: cursor.k, t, over: cursor.ended, hover: view.hoverStep ?? -1, axis: axisWords(view.extent) };
   if (!run?.started) {
     drawRibbon(context, { ...s, scale: timeScale(0, 1e9, s.w, false) });
     put(n.pre, "");
@@ -580,8 +585,11 @@ function writeLegend(view) {
   };
   const ramp = document.createElement("i");
   ramp.className = `ramp ${tensor}`;
+  const scale = part("term", `${t("legend.strong")} · ${t("legend.scale", { tensor: tensor.toUpperCase() })}`);
+  scale.dataset.term = "magnitude";
+  scale.tabIndex = 0;
   n.legend.replaceChildren(
-    part("weak", t("legend.weak")), ramp, part("", `${t("legend.strong")} · ${t("legend.scale", { tensor: tensor.toUpperCase() })}`),
+    part("weak", t("legend.weak")), ramp, scale,
     part("mark prompt", t("legend.prefill")), part("mark decode", t("legend.decode")),
   );
   for (const [node, name] of [[n.k, "k"], [n.v, "v"]]) node.setAttribute("aria-pressed", String(tensor === name));
@@ -691,7 +699,7 @@ function writeTransport(view, cursor, t) {
   const on = Boolean(run?.started && run.steps.length);
   const over = Boolean(run && isOver(run));
   const atEnd = over && (player.live || t >= runEnd(run));
-  const running = player.playing || (player.live && !over);
+  const running = on && (player.playing || (player.live && !over));
   for (const node of [n.start, n.back, n.play, n.next, n.end, n.slider]) node.disabled = !on;
   setIcon(n.play, running ? "pause" : atEnd ? "replay" : "play");
   const key = running ? "go.pause" : atEnd ? "go.replay" : "go.play";
@@ -1126,7 +1134,7 @@ function wireTips(view) {
     const card = event.target.closest?.("[data-figure]");
     if (card) openPop(view, card.dataset.figure);
   });
-  for (const [node, name] of [[view.n.pre, "prefill"], [view.n.dec, "decode"]]) {
+  for (const [node, name] of [[view.n.pre, "prefill"], [view.n.dec, "decode"], [view.n.subtitle, "kv_head"]]) {
     node.classList.add("term");
     node.dataset.term = name;
     node.tabIndex = 0;

@@ -29,7 +29,7 @@ export function decodeBlocks(run, from, to, scale, least) {
   return { size, blocks };
 }
 
-/** Draw the ribbon. `s`: {w, h, u, run, k, t, scale, theme, busy, hover, axis(ns)} */
+/** Draw the ribbon. `s`: {w, h, u, run, k, t, scale, theme, over, hover, axis(ns)} */
 export function drawRibbon(context, s) {
   const { w, h, u, theme, run, k, scale } = s;
   const top = Math.round(1 * u);
@@ -60,17 +60,25 @@ function drawPrefill(context, s, first, top, barH) {
   const done = first ? scale.x(stepEnd(run, first - 1)) : begin;
   context.fillStyle = theme.pre;
   roundBar(context, begin, top, Math.max(first ? 2 : 0, done - begin), barH, 6 * u);
-  if (s.busy && first === s.k && !(s.k && run.steps[s.k - 1].token_ids.some((ids) => ids.length))) {
-    context.globalAlpha = 0.35;
-    roundBar(context, done, top, scale.x(s.t) - done, barH, 6 * u);
-    context.globalAlpha = 1;
-  }
+  if (first === s.k && !gaveToken(run, s.k)) drawRunning(context, s, done, top, barH);
   context.fillStyle = theme.card;
   context.globalAlpha = first > 40 ? 0.3 : 0.55;
   for (let i = 1; i < first; i++) {
     const x = scale.x(run.steps[i].start_ns - run.started.accepted_ns);
     if (first * 4 * u < done - begin) context.fillRect(Math.round(x), top + 3 * u, Math.max(1, Math.round(u)), barH - 6 * u);
   }
+  context.globalAlpha = 1;
+}
+
+function gaveToken(run, k) {
+  return k > 0 && run.steps[k - 1].token_ids.some((ids) => ids.length > 0);
+}
+
+/** The step that is on at this moment: as far as time has come, paler, since nothing of it is known yet. */
+function drawRunning(context, s, from, top, barH) {
+  if (s.over) return;
+  context.globalAlpha = 0.38;
+  roundBar(context, from + s.u, top, s.scale.x(s.t) - from - s.u, barH, 3 * s.u);
   context.globalAlpha = 1;
 }
 
@@ -89,6 +97,8 @@ function drawDecode(context, s, first, top, barH) {
       context.strokeRect(block.x0 + gap / 2, top + 0.5, Math.max(1, width - gap), barH - 1);
     }
   }
+  context.fillStyle = theme.dec;
+  if (gaveToken(run, k)) drawRunning(context, s, scale.x(stepEnd(run, k - 1)), top, barH);
 }
 
 function drawAxis(context, s, y) {

@@ -90,6 +90,7 @@ def live_view(
         "language": language,
         "strings": words(language),
         "autoplay": autoplay,
+        "over": run is not None and run.finished,
         "recorded": run is not None and run.settings is None,
         "transport": "poll" if poll else "auto",
     }
