@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from viz_engine import hardware
+
+hardware.share_cores()  # before any test imports torch
+
 TINY = {
     "vocab_size": 300,
     "hidden_size": 48,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from viz_engine import command, live_bench
+from viz_engine import command, hardware, live_bench
 from viz_engine.events import RunFinished, RunLog, StepFinished, to_line
 from viz_engine.text import Message, UserError
 
@@ -49,6 +49,7 @@ def _record(args: argparse.Namespace) -> int:
         raise UserError("error.prompt_json") from None
     if not settings.prompts:
         raise UserError("error.no_prompt")
+    hardware.share_cores()
     from viz_engine import engine, models
 
     loaded = models.load(settings.model, settings.device, settings.dtype, _say)
