@@ -12,8 +12,8 @@ from viz_engine.text import Message, UserError, mib, t
 
 RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
 # name -> (context to fill up to or None, new tokens)
-PRESETS = {"document": (3000, 48), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
-CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2048, 3000, 4096, 6000, 8000)
+PRESETS = {"document": (2048, 48), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
+CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6000, 8000)
 MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 FIRST = {
     "model": model_files.DEFAULT_MODEL,

@@ -9,7 +9,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def tree_of_readme() -> set[str]:
-    """Paths of the annotated tree: the fenced block that begins with app.py, folders ending in /."""
+    """Paths of the annotated tree: the fenced block that begins with app.py; folders end in /."""
     block = next(b for b in re.findall(r"```\n(.*?)```", README, re.S) if b.startswith("app.py"))
     paths, folders = set(), []
     for line in block.splitlines():

@@ -17,6 +17,7 @@ import time
 import traceback
 from typing import BinaryIO
 
+from viz_engine import hardware
 from viz_engine.events import RunSettings, settings_from_dict, to_line
 from viz_engine.text import Message, UserError
 
@@ -68,8 +69,9 @@ class _Child:
     def serve(self) -> None:
         problem = None
         parts: tuple = ()
+        hardware.share_cores()
         try:
-            from viz_engine import engine, hardware, models
+            from viz_engine import engine, models
 
             parts = (engine, models)
             memory_bytes = hardware.memory_bytes()
