@@ -12,7 +12,7 @@ from viz_engine.text import Message, UserError, mib, t
 
 RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
 # name -> (context to fill up to or None, new tokens)
-PRESETS = {"document": (2048, 48), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
+PRESETS = {"document": (2048, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
 CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6000, 8000)
 MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 FIRST = {
