@@ -512,7 +512,7 @@ function writePhases(view, cursor) {
     decText = `${t("phase.decode")}\u2002${t("phase.decode.note", { time: median })}${size > 1 ? ` · ${t("phase.decode.group", { size })}` : ""}`;
   }
   put(n.dec, decText);
-  const preRoom = decode > 0 ? Math.max(decodeX - 10, Math.min(total * 0.46, 330)) : total;
+  const preRoom = decode > 0 ? Math.max(decodeX - 10, Math.min(total * 0.46, 330 * (view.unit / view.dpr))) : total;
   n.pre.style.maxWidth = `${Math.max(120, preRoom)}px`;
   probe.font = `${(view.unit / view.dpr) * BASE_PX * 0.96}px ${view.theme.font}`;
   const preWidth = Math.min(probe.measureText(preText).width, preRoom);
