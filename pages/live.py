@@ -1,13 +1,15 @@
 """The live page: ask, press one button, watch. What follows the run is drawn by the live view."""
 
+import dataclasses
 from pathlib import Path
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import cost, hardware, kv_matrix, live, memory, model_files
+from viz_engine import checks, cost, hardware, kv_matrix, live, memory, model_files
 from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings, RunStarted
 from viz_engine.prompt import PromptTokenizer
+from viz_engine.spec import ModelSpec
 from viz_engine.text import Message, UserError, mib, t
 
 RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
@@ -169,20 +171,27 @@ def num_prompt_tokens(folder: Path, prompt: str, chat: bool, context_len: int | 
 def cost_line() -> None:
     """What this choice will take in memory, before it runs; or the sentence why it cannot run."""
     settings = settings_chosen()
-    prompt = settings.prompts[0]
+    if settings.dtype == "auto":  # what the engine takes on every device
+        settings = dataclasses.replace(settings, dtype="bfloat16")
     try:
         registry.limits.check(settings)
         folder = model_files.locate(settings.model)
         if folder is None:
-            preparing()
+            not_here(settings.model)
             return
         spec = model_files.spec_of(settings.model)
-        tokens = num_prompt_tokens(folder, prompt, settings.chat, settings.context_len)
+        prompt, context_len = settings.prompts[0], settings.context_len
+        tokens = num_prompt_tokens(folder, prompt, settings.chat, context_len)
+        line, formula = predicted_cost(spec, settings, tokens)
+        st.caption(line, help=formula)
+        checks.check(spec, settings, [tokens] * settings.batch, hardware.available_bytes())
     except UserError as error:
         st.caption(f":orange[{plain(error.message.text(language))}]")
-        return
-    dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype
-    cached = settings.cache != "none"
+
+
+def predicted_cost(spec: ModelSpec, settings: RunSettings, tokens: int) -> tuple[str, str]:
+    """The line under the sliders, and its formula with the numbers put in."""
+    dtype, cached = settings.dtype, settings.cache != "none"
     need = memory.footprint(
         spec,
         dtype,
@@ -191,39 +200,38 @@ def cost_line() -> None:
         new_tokens=settings.new_tokens,
         cached=cached,
     )
-    available = hardware.available_bytes()
+    numbers = {
+        "rows": grouped(need.num_rows),
+        "cache": mib(need.kv_reserved_bytes),
+        "weights": mib(need.weight_bytes),
+    }
     line = say(
         "ask.cost" if cached else "ask.cost_none",
         tokens=grouped(tokens),
         new_tokens=grouped(settings.new_tokens),
-        rows=grouped(need.num_rows),
-        cache=mib(need.kv_reserved_bytes),
-        weights=mib(need.weight_bytes),
+        **numbers,
     )
     formula = say(
         "ask.cost_help",
-        rows=grouped(need.num_rows),
         block=cost.BLOCK_LEN,
         row_bytes=grouped(cost.row_bytes(spec, dtype)),
         batch=settings.batch,
-        cache=mib(need.kv_reserved_bytes),
         parameters=grouped(spec.num_parameters),
         element_size=cost.ELEMENT_SIZE[dtype],
-        weights=mib(need.weight_bytes),
-        available=mib(available),
+        available=mib(hardware.available_bytes()),
+        **numbers,
     )
-    st.caption(f"{line} · :gray-badge[{say('ask.predicted')}]", help=formula)
-    try:
-        memory.check_fits(need, available)
-    except UserError as error:
-        st.caption(f":orange[{plain(error.message.text(language))}]")
+    return f"{line} · :gray-badge[{say('ask.predicted')}]", formula
 
 
 @st.fragment(run_every=1.0)
-def preparing() -> None:
-    """How far the model is, until it is here; then the whole page once more."""
+def not_here(model: str) -> None:
+    """How far the default model is, until it is here; of another, that it will be fetched."""
+    if model != model_files.DEFAULT_MODEL:
+        st.caption(say("ask.cost_unknown"))
+        return
     info = registry.engine.info()
-    if model_files.is_ready(model_files.DEFAULT_MODEL):
+    if model_files.is_ready(model):
         st.rerun()
     message = info.problem or info.progress
     share = f" {info.fraction:.0%}" if info.fraction is not None and not info.problem else ""

@@ -85,7 +85,9 @@ def test_a_recorded_runs_prompt_ids_come_out_again(
     assert texts == log.started.prompt_texts
 
 
-@pytest.mark.parametrize("path", filter(is_short, RUNS), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in RUNS if is_short(path)], ids=lambda path: path.stem
+)
 def test_a_short_recorded_run_is_made_again(
     path: Path, default_model: Callable[[str], Loaded]
 ) -> None:
