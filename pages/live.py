@@ -170,9 +170,11 @@ def num_prompt_tokens(folder: Path, prompt: str, chat: bool, context_len: int | 
 
 def cost_line() -> None:
     """What this choice will take in memory, before it runs; or the sentence why it cannot run."""
-    settings = settings_chosen()
-    if settings.dtype == "auto":  # what the engine takes on every device
-        settings = dataclasses.replace(settings, dtype="bfloat16")
+    settings, info = settings_chosen(), registry.engine.info()
+    if settings.dtype == "auto":
+        settings = dataclasses.replace(settings, dtype=info.dtype or "bfloat16")
+    device = info.device if settings.device == "auto" else settings.device
+    on_gpu = (device or "cpu") != "cpu"  # whose memory only the engine can ask
     try:
         registry.limits.check(settings)
         folder = model_files.locate(settings.model)
@@ -184,7 +186,12 @@ def cost_line() -> None:
         tokens = num_prompt_tokens(folder, prompt, settings.chat, context_len)
         line, formula = predicted_cost(spec, settings, tokens)
         st.caption(line, help=formula)
-        checks.check(spec, settings, [tokens] * settings.batch, hardware.available_bytes())
+        checks.check(
+            spec,
+            settings,
+            [tokens] * settings.batch,
+            None if on_gpu else hardware.available_bytes(),
+        )
     except UserError as error:
         st.caption(f":orange[{plain(error.message.text(language))}]")
 
