@@ -1,6 +1,7 @@
 """The live page: ask, press one button, watch. What follows the run is drawn by the live view."""
 
 import dataclasses
+import traceback
 from pathlib import Path
 
 import streamlit as st
@@ -14,8 +15,8 @@ from viz_engine.text import Message, UserError, mib, t
 
 RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
 # name -> (context to fill up to or None, new tokens)
-PRESETS = {"document": (2048, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
-CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6000, 8000)
+PRESETS = {"document": (2000, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
+CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2000, 3000, 4096, 6000, 8000)
 MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 FIRST = {
     "model": model_files.DEFAULT_MODEL,
@@ -62,9 +63,25 @@ def first_values() -> None:
     if "prompt" not in state:
         state.preset = "document"
         choose_preset()
+        take_settings(registry.get(st.query_params.get("run", "")))
     elif state.get("preset") and state.get("preset_language") != language:
         choose_preset()
     state.preset_language = language
+
+
+def take_settings(run: live.Run | None) -> None:
+    """Whoever comes by a link finds that run's prompt and sizes in the boxes."""
+    if run is None or run.settings is None:
+        return
+    state, settings = st.session_state, run.settings
+    state.preset = None
+    state.prompt = settings.prompts[0]
+    for name, known in (("context_len", CONTEXT_LENS), ("new_tokens", NEW_TOKENS)):
+        value = getattr(settings, name) or 0
+        if value in known:
+            state[name] = value
+    for name in FIRST:
+        state[name] = getattr(settings, name)
 
 
 def settings_chosen() -> RunSettings:
@@ -121,6 +138,10 @@ def open_file() -> None:
         run = registry.add_log(RunLog.read(upload.getvalue()))
     except UserError as error:
         st.session_state.notice = error.message
+        return
+    except Exception:  # whatever a file holds, the page stays
+        traceback.print_exc()
+        st.session_state.notice = Message(key="runs.broken")
         return
     st.session_state.notice = None
     show(run.id)
@@ -242,7 +263,7 @@ def not_here(model: str) -> None:
         st.rerun()
     message = info.problem or info.progress
     share = f" {info.fraction:.0%}" if info.fraction is not None and not info.problem else ""
-    st.caption(plain(message.text(language)) + share if message else say("ask.cost_unknown"))
+    st.caption(plain(message.text(language)) + share if message else say("ask.preparing"))
 
 
 def plain(text: str) -> str:
@@ -414,7 +435,7 @@ def about(started: RunStarted) -> None:
     for reason in started.reasons:
         st.caption(plain(reason.text(language)))
     for part in started.parts:
-        st.caption(("✓ " if part.on else "– ") + plain(part.reason.text(language)))
+        st.caption(plain(part.reason.text(language)))
     st.caption(plain(" · ".join(f"{name} {number}" for name, number in started.versions.items())))
     if started.command:
         st.code(started.command[:2000], language="bash", wrap_lines=True)
