@@ -10,7 +10,7 @@ from viz_engine.events import RunSettings
 from viz_engine.spec import ModelSpec
 from viz_engine.text import UserError
 
-NAMES = ("~nouser/x", "../../etc", "a\0b", " ", "x" * 5000, "a/b/c", "https://x/y", "<b>", "‮x")
+NAMES = ("~nouser/x", "../../no/such", "a\0b", " ", "x" * 5000, "a/b/c", "https://x/y", "<b>", "‮x")
 
 
 @pytest.mark.parametrize("name", NAMES)
