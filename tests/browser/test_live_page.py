@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from visit import Server, Visit
 
+from browser.visit import Server, Visit
 from viz_engine.events import RunLog
 
 OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")

@@ -1,0 +1,1 @@
+"""Tests that drive Chromium against a real server."""
