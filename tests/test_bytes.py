@@ -57,12 +57,12 @@ class ConcatenatingLayer(DynamicLayer):
 
 
 def tallied(
-    loaded: Loaded, settings: RunSettings, tally: Tally
+    loaded: Loaded, settings: RunSettings, tally: Tally, **given: object
 ) -> Iterator[tuple[StepFinished, Tally, cost.StepCost]]:
     """Each step with what the tally saw of it and what cost.py says of it."""
     log = RunLog()
     with tally:
-        for event in engine.generate(loaded, settings, run_id="r"):
+        for event in engine.generate(loaded, settings, run_id="r", **given):
             if isinstance(event, StepFinished):
                 predicted, _ = metrics.predicted_step(log.started, event, log.num_columns)
                 yield event, tally, predicted
@@ -189,7 +189,7 @@ def test_the_tally_notices_a_cache_that_copies(
     settings = RunSettings(model="tiny", prompts=("abcdefgh",), chat=False, new_tokens=4)
     row = cost.row_bytes(loaded.spec, "float32")
     more = []
-    for step, seen, predicted in tallied(loaded, settings, tally):
+    for step, seen, predicted in tallied(loaded, settings, tally, eager=True):
         if step.phase == "decode":
             assert step.kv_bytes_read == predicted.kv_bytes_read
             more.append(seen.kv_bytes_read - predicted.kv_bytes_read)

@@ -149,14 +149,6 @@ def test_a_processor_without_bfloat16_instructions_is_measured(
         models.choose_dtype("float16", "cpu")
 
 
-def test_the_onednn_switch_is_measured_and_says_so() -> None:
-    head = torch.nn.Linear(64, 512, bias=False).to(torch.bfloat16)
-    off, part = models.onednn_switch(head, "cpu", "bfloat16")
-    assert part.on is off and "ms" in str(part.reason)
-    off, part = models.onednn_switch(head.float(), "cpu", "float32")
-    assert off is False and "only" in str(part.reason)
-
-
 # --- the packaged default --------------------------------------------------------------------
 
 

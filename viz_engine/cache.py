@@ -77,6 +77,10 @@ class Rows(Cache):
         self.slab = larger
         self._hand_out()
 
+    def next_row(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each layer with a row more, which the caller is to write."""
+        return [layer.extend(1) for layer in self.layers]
+
     def magnitudes(self, first: int, stop: int) -> np.ndarray:
         """L2 norms over the head's width of the columns `[first, stop)`, quantised as
         `events.MAGNITUDE_SCALE` says: uint8 `[2, B, columns, L * H]`, K then V."""
@@ -110,13 +114,17 @@ class LayerRows(CacheLayerMixin):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write `[B, H, n, D]` behind the rows in use; give all rows in use, as views."""
-        first, stop = self.length, self.length + key_states.shape[2]
-        self.keys[:, :, first:stop] = key_states
-        self.values[:, :, first:stop] = value_states
-        self.length = stop
-        self.rows.bytes_written += key_states.numel() * key_states.element_size()
-        self.rows.bytes_written += value_states.numel() * value_states.element_size()
-        return self.keys[:, :, :stop], self.values[:, :, :stop]
+        first = self.length
+        keys, values = self.extend(key_states.shape[2])
+        keys[:, :, first:], values[:, :, first:] = key_states, value_states
+        return keys, values
+
+    def extend(self, num_new: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """All rows in use and `num_new` more that are yet to be written, as views."""
+        first, self.length = self.length, self.length + num_new
+        keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        self.rows.bytes_written += keys[:, :, first:].nbytes + values[:, :, first:].nbytes
+        return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0

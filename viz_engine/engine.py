@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 import transformers
 
-from viz_engine import hardware, models
+from viz_engine import hardware, linear, models
 from viz_engine.cache import RowReads, Rows
 from viz_engine.checks import check, check_settings
 from viz_engine.command import record_command
+from viz_engine.decode import Decoder
 from viz_engine.events import (
     EnginePart,
     Event,
@@ -48,6 +49,7 @@ def generate(
     clock: Callable[[], int] = time.perf_counter_ns,
     on_logits: OnLogits | None = None,
     forced_tokens: Sequence[Sequence[int]] | None = None,
+    eager: bool = False,
 ) -> Iterator[Event]:
     """The records of one run, each stamped when its step is over and then given.
 
@@ -55,15 +57,17 @@ def generate(
     never: what goes wrong is said by the last record. `cancelled` is asked before every step.
     `on_logits` is called with the step and the logits `[B, vocab]` of each step that gives
     tokens. `forced_tokens` (one list a sequence) are taken in place of the model's choice; a
-    sequence whose list is used up ends.
+    sequence whose list is used up ends. `eager`: every step in Python, as a look at single layers
+    needs it.
     """
     queued_ns = clock() if queued_ns is None else queued_ns
     check_settings(settings)
     stop_asked = settings.stop_token_ids
     settings = resolve(loaded, settings)
     prompts = encode(loaded, settings)
-    check(loaded.spec, settings, [len(ids) for ids in prompts], available_bytes(loaded.device))
-    run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens)
+    room = available_bytes(loaded.device) - loaded.packed_bytes
+    check(loaded.spec, settings, [len(ids) for ids in prompts], room)
+    run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens, eager)
     if settings.warm_up:
         try:
             run.warm_up()
@@ -84,7 +88,7 @@ def generate(
         versions=versions(),
         command=record_command(dataclasses.replace(settings, stop_token_ids=stop_asked)),
         reasons=loaded.reasons,
-        parts=(*loaded.parts, pieces(settings)),
+        parts=(*loaded.parts, *run.decoder.parts(), pieces(settings)),
     )
     yield started
     error = None
@@ -164,6 +168,7 @@ class _Run:
         clock: Callable[[], int],
         on_logits: OnLogits | None,
         forced_tokens: Sequence[Sequence[int]] | None,
+        eager: bool,
     ) -> None:
         self.loaded = loaded
         self.settings = settings
@@ -183,6 +188,15 @@ class _Run:
         self.streams = [TextStream(loaded.tokenizer) for _ in prompts]
         self.generators = [sequence_generator(settings.seed, b) for b in range(self.batch)]
         self.rows: Rows | None = None
+        self.decoder = Decoder(
+            loaded,
+            lambda *step: forward(loaded, *step),
+            batch=self.batch,
+            masked=self.mask is not None,
+            cached=self.cached,
+            eager=eager,
+            clock=clock,
+        )
         self.was_cancelled = False
         self.telemetry_ns = clock()
         read_sensors(loaded.device)  # shares are since the reading before
@@ -201,18 +215,26 @@ class _Run:
         self.mask = own.to(device) if any(self.pads) else None
 
     def warm_up(self) -> None:
-        """One piece and one token, discarded: first calls of a shape are slow. Once a shape."""
+        """One piece and one token, discarded: first calls of a shape are slow. Once a shape. Then
+        the decoder is made ready on the same rows."""
         piece = min(self.settings.chunk_len or self.prompt_columns, self.prompt_columns)
-        if (self.batch, piece) in self.loaded.warmed:
+        shape = (self.batch, piece)
+        if shape in self.loaded.warmed and self.decoder.is_ready:
             return
         rows = self._new_rows(piece + 1)
-        for first, stop in ((0, piece), (piece, piece + 1)):
-            mask = None if self.mask is None else self.mask[:, :stop]
-            columns = slice(first, stop)
-            ids, positions = self.ids[:, columns], self.positions[:, columns]
-            forward(self.loaded, ids, positions, mask, rows, RowReads())
+        forward(self.loaded, *self._feed(0, piece), rows, RowReads())
+        forward(self.loaded, *self._feed(piece, piece + 1), rows, RowReads())
+        self.decoder.make_ready(rows, piece, lambda column: self._feed(column, column + 1))
         stop_timer(start_timer(self.loaded.device))
-        self.loaded.warmed.add((self.batch, piece))
+        self.loaded.warmed.add(shape)
+
+    def _feed(
+        self, first: int, stop: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Ids and positions `[B, stop - first]` and the mask `[B, stop]` of a forward."""
+        columns = slice(first, stop)
+        mask = None if self.mask is None else self.mask[:, :stop]
+        return self.ids[:, columns], self.positions[:, columns], mask
 
     def steps(self, cancelled: Callable[[], bool]) -> Iterator[Event]:
         """Prefill and decode until every sequence has ended or `cancelled` says so."""
@@ -263,9 +285,11 @@ class _Run:
         timer = start_timer(self.loaded.device)
         if self.rows is not None:
             self.rows.reserve(stop)
-        ids, positions = self.ids[:, first:stop], self.positions[:, first:stop]
-        mask = None if self.mask is None else self.mask[:, :stop]
-        logits = forward(self.loaded, ids, positions, mask, self.rows, reads)
+        ids, positions, mask = self._feed(first, stop)
+        if self.cached and phase == "decode":
+            logits = self.decoder.step(ids, positions, mask, self.rows, reads)
+        else:
+            logits = forward(self.loaded, ids, positions, mask, self.rows, reads)
         tokens = self._choose(logits) if stop >= self.prompt_columns else [None] * self.batch
         device_ns = stop_timer(timer)
         end_ns = self.clock()
@@ -289,6 +313,8 @@ class _Run:
             kv_bytes_written=written + copied,
             device_memory_bytes=device_memory_bytes(self.loaded.device),
         )
+        if self.cached and phase == "decode":
+            self.decoder.took(step.duration_ns)
         self.columns = stop
         self.num_steps += 1
         yield step
@@ -384,7 +410,7 @@ def forward(
 ) -> torch.Tensor:
     """Logits `[B, vocab]` of the last column."""
     one_row = ids.numel() == 1 and loaded.onednn_off_for_one_row
-    with torch.inference_mode(), models.onednn(not one_row):
+    with torch.inference_mode(), linear.onednn(not one_row):
         out = loaded.model(
             input_ids=ids,
             position_ids=positions,

@@ -10,9 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,11 +22,13 @@ from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from viz_engine import cache, cost, hardware, memory, model_files
+from viz_engine import cache, cost, hardware, linear, memory, model_files
 from viz_engine.events import EnginePart, Hardware
 from viz_engine.prompt import PromptTokenizer
 from viz_engine.spec import ModelSpec
 from viz_engine.text import Message, UserError, mib
+from viz_engine.threads import Threads
+from viz_engine.trace import Traced
 
 Progress = Callable[[Message, float | None], None]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -51,9 +51,13 @@ class Loaded:
     stop_token_ids: tuple[int, ...]
     pad_token_id: int
     onednn_off_for_one_row: bool
+    packed_bytes: int  # of the second copy of the weights that decode reads
+    threads: Threads
     weight_bytes_once: int  # weights that every forward reads whole
     lookup_row_bytes: int  # of the embedding table, for each token
     warmed: set[tuple[int, int]] = field(default_factory=set)  # shapes [batch, tokens] run before
+    # (batch, with a mask) -> the recorded step or None, and why
+    traces: dict[tuple[int, bool], tuple[Traced | None, Message]] = field(default_factory=dict)
 
 
 def load(
@@ -82,7 +86,7 @@ def load(
     reasons = [device_reason, dtype_reason]
     if model == model_files.DEFAULT_MODEL:
         reasons.append(Message(key="reason.dequantised"))
-    off, switch = onednn_switch(network.lm_head, chosen_device, chosen_dtype)
+    kernels = linear.choose(network, chosen_device, DTYPES[chosen_dtype], free_bytes(chosen_device))
     attention = EnginePart(name="attention", on=True, reason=Message(key="part.attention"))
     once, lookup = count_weights(network)
     return Loaded(
@@ -94,10 +98,12 @@ def load(
         dtype=chosen_dtype,
         hardware=describe(chosen_device),
         reasons=tuple(reasons),
-        parts=(attention, switch),
+        parts=(attention, *kernels.parts),
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
         pad_token_id=_pad_token_id(config, tokenizer),
-        onednn_off_for_one_row=off,
+        onednn_off_for_one_row=kernels.onednn_off_for_one_row,
+        packed_bytes=kernels.packed_bytes,
+        threads=Threads(torch.get_num_threads(), torch.set_num_threads),
         weight_bytes_once=once,
         lookup_row_bytes=lookup,
     )
@@ -203,48 +209,8 @@ def choose_dtype(wanted: str, device: str) -> tuple[str, Message]:
 def one_row_ns(width: int, dtype: torch.dtype) -> int:
     """Nanoseconds of one row against a square matrix, as in decode: the fastest of five."""
     weight, row = torch.ones(width, width, dtype=dtype), torch.ones(1, width, dtype=dtype)
-    return _fastest_ns(lambda: torch.nn.functional.linear(row, weight), repeats=5)
-
-
-def _fastest_ns(work: Callable[[], object], repeats: int) -> int:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter_ns()
-        work()
-        times.append(time.perf_counter_ns() - start)
-    return min(times)
-
-
-@contextmanager
-def onednn(enabled: bool) -> Iterator[None]:
-    """Run with oneDNN on or off. The switch is of the whole process: put back in any case."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(enabled)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
-
-
-def onednn_switch(head: torch.nn.Linear, device: str, dtype: str) -> tuple[bool, EnginePart]:
-    """Whether steps of one row run with oneDNN off: measured on the output matrix, as its
-    one-row bfloat16 product reads at half the memory's speed on some processors."""
-    if device != "cpu" or dtype != "bfloat16":
-        reason = Message(key="part.onednn_unused")
-        return False, EnginePart(name="onednn_off_for_one_row", on=False, reason=reason)
-    row = torch.ones(1, head.in_features, dtype=DTYPES[dtype])
-    took = {True: [], False: []}
-    with torch.inference_mode():
-        for _ in range(5):  # by turns, so that a busy moment meets both
-            for enabled, times in took.items():
-                with onednn(enabled):
-                    times.append(_fastest_ns(lambda: head(row), repeats=2))
-    took = {enabled: min(times) for enabled, times in took.items()}
-    off = took[False] < took[True]
-    params = {"with_ms": f"{took[True] / 1e6:.2f}", "without_ms": f"{took[False] / 1e6:.2f}"}
-    key = "part.onednn_off" if off else "part.onednn_on"
-    part = EnginePart(name="onednn_off_for_one_row", on=off, reason=Message(key=key, params=params))
-    return off, part
+    took = linear.fastest_ms({"one row": lambda: torch.nn.functional.linear(row, weight)})
+    return int(took["one row"] * 1e6)
 
 
 def free_bytes(device: str) -> int:
