@@ -80,18 +80,16 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
         plain = min(few["onednn"], few["native"])
         pack = few["packed"] < GAIN * plain
         roomy = free_bytes > 2 * num_bytes
+        copied = pack and roomy
         widen = many["float32"] < GAIN * many["bfloat16"]
-        if (pack and roomy) or widen:
-            made = dict(zip(map(id, sample), packed, strict=True))
+        if copied or widen:
             for layer in layers:
-                own = (made.get(id(layer)) if made else None) if pack and roomy else None
-                if pack and roomy and own is None:
-                    own = _pack(layer)
+                own = _pack(layer) if copied else None
                 layer.forward = FastLinear(layer, own, widen=widen)
-    off = not (pack and roomy) and few["native"] < SWITCH_GAIN * few["onednn"]
+    off = not copied and few["native"] < SWITCH_GAIN * few["onednn"]
     return Kernels(
         onednn_off_for_one_row=off,
-        packed_bytes=num_bytes if pack and roomy else 0,
+        packed_bytes=num_bytes if copied else 0,
         parts=_parts(few, many, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off),
     )
 
@@ -169,7 +167,10 @@ def _parts(
     shown = {f"{name}_ms": f"{value:.2f}" for name, value in few.items()}
     switch = "part.onednn_off" if off else "part.onednn_on"
     size = {"size": mib(num_bytes)}
-    packed = f"part.packed_{'off' if not pack else 'on' if roomy else 'memory'}"
+    if pack:
+        packed = "part.packed_on" if roomy else "part.packed_memory"
+    else:
+        packed = "part.packed_off"
     wide = {f"{name}_ms": f"{value:.2f}" for name, value in many.items()}
     widened = "part.widened_on" if widen else "part.widened_off"
     return (
