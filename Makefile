@@ -15,7 +15,7 @@ test: .venv/.dev
 	$(BIN)/python -m pytest
 
 bench: .venv/.dev
-	$(BIN)/python -m viz_engine bench --live
+	$(BIN)/python -m viz_engine bench
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache tests/output

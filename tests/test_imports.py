@@ -15,10 +15,19 @@ GROUPS = (
     ("threads", "cache", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
     ("kv_matrix",),
-    ("live_bench",),
+    ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
-TORCH_USERS = {"cache", "linear", "trace", "models", "decode", "engine"}  # at their top
+TORCH_USERS = {
+    "cache",
+    "linear",
+    "trace",
+    "models",
+    "decode",
+    "engine",
+    "contenders",
+    "bench",
+}  # at their top
 TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}

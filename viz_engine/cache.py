@@ -7,6 +7,9 @@ nothing of prompts, steps or time.
 Try it: tests/test_bytes.py drives it without a real model.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -180,6 +183,9 @@ def row_attention(
             query, key, value, attn_mask=attention_mask, scale=scaling
         )
         return out.reshape(batch, 1, num_query_heads, -1), None
+    dtype = query.dtype
+    if _float32:
+        query, key, value = query.float(), key.float(), value.float()
     grouped = num_query_heads != num_kv_heads
     if grouped and attention_mask is not None and query.is_cuda:
         # With a mask CUDA's fast kernels take no groups.
@@ -195,7 +201,24 @@ def row_attention(
         scale=scaling,
         enable_gqa=grouped,
     )
-    return out.transpose(1, 2), None
+    return out.to(dtype).transpose(1, 2), None
+
+
+_float32: list[bool] = []  # not empty: inside `in_float32`
+
+
+@contextmanager
+def in_float32(wanted: bool) -> Iterator[None]:
+    """Convert what several queries at once read to float32, which is exact: some processors
+    multiply faster in it. The rows stay as they are."""
+    if not wanted:
+        yield
+        return
+    _float32.append(True)
+    try:
+        yield
+    finally:
+        _float32.pop()
 
 
 IGNORED = {"position_ids", "use_cache", "is_causal"}  # say nothing that the mask does not say

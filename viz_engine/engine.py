@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from viz_engine import hardware, linear, models
-from viz_engine.cache import RowReads, Rows
+from viz_engine.cache import RowReads, Rows, in_float32
 from viz_engine.checks import check, check_settings
 from viz_engine.command import record_command
 from viz_engine.decode import Decoder
@@ -221,7 +221,7 @@ class _Run:
         shape = (self.batch, piece)
         if shape in self.loaded.warmed and self.decoder.is_ready:
             return
-        rows = self._new_rows(piece + 1)
+        rows = new_rows(self.loaded, self.batch, piece + 1)
         forward(self.loaded, *self._feed(0, piece), rows, RowReads())
         forward(self.loaded, *self._feed(piece, piece + 1), rows, RowReads())
         self.decoder.make_ready(rows, piece, lambda column: self._feed(column, column + 1))
@@ -241,7 +241,7 @@ class _Run:
         last = self.prompt_columns
         chunk = self.settings.chunk_len if self.cached else 0
         if self.cached:
-            self.rows = self._new_rows(last)
+            self.rows = new_rows(self.loaded, self.batch, last)
         for stop in [*range(chunk, last, chunk), last] if chunk else [last]:
             if self._stops(cancelled):
                 return
@@ -266,15 +266,6 @@ class _Run:
     def _stops(self, cancelled: Callable[[], bool]) -> bool:
         self.was_cancelled = cancelled()
         return self.was_cancelled
-
-    def _new_rows(self, num_columns: int) -> Rows:
-        return Rows(
-            self.loaded.spec,
-            batch=self.batch,
-            num_columns=num_columns,
-            dtype=DTYPES[self.loaded.dtype],
-            device=self.loaded.device,
-        )
 
     def _step(self, phase: str, stop: int) -> Iterator[Event]:
         """One forward of the columns up to `stop`, timed, then its records."""
@@ -400,6 +391,17 @@ class _Run:
             yield Telemetry(t_ns=now, **dataclasses.asdict(reading))
 
 
+def new_rows(loaded: Loaded, batch: int, num_columns: int) -> Rows:
+    """Room for the rows of `batch` sequences."""
+    return Rows(
+        loaded.spec,
+        batch=batch,
+        num_columns=num_columns,
+        dtype=DTYPES[loaded.dtype],
+        device=loaded.device,
+    )
+
+
 def forward(
     loaded: Loaded,
     ids: torch.Tensor,  # [B, T]
@@ -410,7 +412,8 @@ def forward(
 ) -> torch.Tensor:
     """Logits `[B, vocab]` of the last column."""
     one_row = ids.numel() == 1 and loaded.onednn_off_for_one_row
-    with torch.inference_mode(), linear.onednn(not one_row):
+    widen = loaded.prefill_in_float32 and ids.shape[1] > 1
+    with torch.inference_mode(), linear.onednn(not one_row), in_float32(widen):
         out = loaded.model(
             input_ids=ids,
             position_ids=positions,

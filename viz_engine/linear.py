@@ -20,12 +20,16 @@ import torch.nn.functional as F
 from viz_engine.events import EnginePart
 from viz_engine.text import Message, mib
 
-MANY_ROWS = 64  # from here on a conversion of the weight costs less than it can win
+MANY_ROWS = 96  # from here on a conversion of the weight costs less than it can win
 SAMPLE_BYTES = 24 * 2**20  # of matrices to measure on, besides the output matrix
 SMALLEST_BYTES = 16 * 2**20  # below this a model's matrices say nothing
 GAIN = 0.9  # of the plain kernel's time: what a copy or a conversion must reach
 SWITCH_GAIN = 0.95  # the same for a switch that costs nothing
 NUM_TURNS = 5
+
+
+# Where weights of a shape are converted to: fresh memory for each would take as long again.
+_rooms: dict[torch.Size, torch.Tensor] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class Kernels:
 
     onednn_off_for_one_row: bool = False
     packed_bytes: int = 0  # of the second copy
+    prefill_in_float32: bool = False
     parts: tuple[EnginePart, ...]
 
 
@@ -72,6 +77,7 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     if device != "cpu" or dtype != torch.bfloat16 or num_bytes < SMALLEST_BYTES:
         reason = Message(key="part.linear_plain")
         return Kernels(parts=(EnginePart(name="linear", on=False, reason=reason),))
+    _rooms.clear()
     sample = _sample(layers)
     with torch.inference_mode():
         packed = [_pack(layer) for layer in sample]
@@ -90,6 +96,7 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     return Kernels(
         onednn_off_for_one_row=off,
         packed_bytes=num_bytes if copied else 0,
+        prefill_in_float32=widen,
         parts=_parts(few, many, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off),
     )
 
@@ -106,7 +113,10 @@ def _pack(layer: torch.nn.Linear) -> torch.Tensor:
 
 def _widened(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     bias = None if bias is None else bias.float()
-    return F.linear(x.float(), weight.float(), bias).to(x.dtype)
+    room = _rooms.get(weight.shape)
+    if room is None:
+        room = _rooms[weight.shape] = torch.empty(weight.shape, dtype=torch.float32)
+    return F.linear(x.float(), room.copy_(weight), bias).to(x.dtype)
 
 
 def _sample(layers: list[torch.nn.Linear]) -> list[torch.nn.Linear]:

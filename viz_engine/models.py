@@ -52,6 +52,7 @@ class Loaded:
     pad_token_id: int
     onednn_off_for_one_row: bool
     packed_bytes: int  # of the second copy of the weights that decode reads
+    prefill_in_float32: bool
     threads: Threads
     weight_bytes_once: int  # weights that every forward reads whole
     lookup_row_bytes: int  # of the embedding table, for each token
@@ -103,6 +104,7 @@ def load(
         pad_token_id=_pad_token_id(config, tokenizer),
         onednn_off_for_one_row=kernels.onednn_off_for_one_row,
         packed_bytes=kernels.packed_bytes,
+        prefill_in_float32=kernels.prefill_in_float32,
         threads=Threads(torch.get_num_threads(), torch.set_num_threads),
         weight_bytes_once=once,
         lookup_row_bytes=lookup,
