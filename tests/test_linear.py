@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from viz_engine import linear
+from viz_engine import cache, linear
 
 SIZES = ((1024, 2048), (2048, 1024), (4096, 1024))
 
@@ -100,3 +100,21 @@ def test_the_onednn_switch_is_put_back_also_after_an_error() -> None:
         assert torch._C._get_mkldnn_enabled() is not before
         raise ValueError
     assert torch._C._get_mkldnn_enabled() is before
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_in_float32_reads_the_same_rows_and_rounds_once(masked: bool) -> None:
+    torch.manual_seed(5)
+    query = torch.randn(1, 4, 6, 16).bfloat16()
+    key, value = (torch.randn(1, 2, 9, 16).bfloat16() for _ in range(2))
+    mask = torch.ones(6, 9, dtype=torch.bool).tril(3)[None, None] if masked else None
+    if not masked:
+        key, value = key[:, :, :6], value[:, :, :6]
+    reads = cache.RowReads()
+    with cache.in_float32(True):
+        got, _ = cache.row_attention(None, query, key, value, mask, row_reads=reads)
+    exact, _ = cache.row_attention(None, query.float(), key.float(), value.float(), mask)
+    assert got.dtype == torch.bfloat16 and torch.equal(got, exact.bfloat16())
+    assert reads.num_bytes == key.nbytes + value.nbytes, "the rows are read as they are kept"
+    plain, _ = cache.row_attention(None, query, key, value, mask)
+    assert ((plain - got).abs() <= 2**-5).all(), "outside it is as before"
