@@ -12,13 +12,13 @@ GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
     ("metrics", "memory", "checks", "command"),
-    ("cache", "models", "engine"),
+    ("attention", "cache", "probe", "models", "engine"),
     ("worker", "engine_process", "live", "routes"),
     ("kv_matrix",),
     ("live_bench",),
     ("pages", "app", "__main__"),
 )
-TORCH_USERS = {"cache", "models", "engine"}  # at their top
+TORCH_USERS = {"attention", "cache", "probe", "models", "engine"}  # at their top
 TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}

@@ -12,12 +12,13 @@ import datetime
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 import transformers
 
 from viz_engine import hardware, models
-from viz_engine.cache import RowReads, Rows
+from viz_engine.cache import Rows
 from viz_engine.checks import check, check_settings
 from viz_engine.command import record_command
 from viz_engine.events import (
@@ -31,6 +32,7 @@ from viz_engine.events import (
     Telemetry,
 )
 from viz_engine.models import DTYPES, Loaded
+from viz_engine.probe import call, first_line
 from viz_engine.prompt import TextStream, clean
 from viz_engine.text import Message, UserError
 
@@ -59,6 +61,7 @@ def generate(
     """
     queued_ns = clock() if queued_ns is None else queued_ns
     check_settings(settings)
+    check_cache(loaded, settings)
     stop_asked = settings.stop_token_ids
     settings = resolve(loaded, settings)
     prompts = encode(loaded, settings)
@@ -84,7 +87,7 @@ def generate(
         versions=versions(),
         command=record_command(dataclasses.replace(settings, stop_token_ids=stop_asked)),
         reasons=loaded.reasons,
-        parts=(*loaded.parts, pieces(settings)),
+        parts=(*loaded.parts, pieces(loaded, settings)),
     )
     yield started
     error = None
@@ -105,6 +108,7 @@ def resolve(loaded: Loaded, settings: RunSettings) -> RunSettings:
         device=loaded.device,
         dtype=loaded.dtype,
         stop_token_ids=loaded.stop_token_ids if stop is None else stop,
+        chunk_len=settings.chunk_len if loaded.probed.pieces else 0,
         prompts=tuple(clean(text) for text in settings.prompts),
     )
 
@@ -133,15 +137,22 @@ def explain(error: BaseException) -> Message:
     """What an exception in mid-run means, in words."""
     if models.is_out_of_memory(error):
         return Message(key="error.out_of_memory")
-    return Message(key="error.engine", params={"reason": models.first_line(error)})
+    return Message(key="error.engine", params={"reason": first_line(error)})
 
 
-def pieces(settings: RunSettings) -> EnginePart:
+def check_cache(loaded: Loaded, settings: RunSettings) -> None:
+    """Raises UserError where a cache is asked of a model that takes none."""
+    if settings.cache != "none" and not loaded.probed.cached:
+        raise UserError("error.cache_none_only", model_type=loaded.spec.model_type)
+
+
+def pieces(loaded: Loaded, settings: RunSettings) -> EnginePart:
     """How the prompt is read, for RunStarted. Without a cache there is nothing to go on from."""
     if settings.chunk_len and settings.cache != "none":
         reason = Message(key="part.pieces", params={"chunk_len": settings.chunk_len})
         return EnginePart(name="pieces", on=True, reason=reason)
-    return EnginePart(name="pieces", on=False, reason=Message(key="part.one_piece"))
+    reason = loaded.probed.pieces_reason or Message(key="part.one_piece")
+    return EnginePart(name="pieces", on=False, reason=reason)
 
 
 def versions() -> dict[str, str]:
@@ -205,12 +216,14 @@ class _Run:
         piece = min(self.settings.chunk_len or self.prompt_columns, self.prompt_columns)
         if (self.batch, piece) in self.loaded.warmed:
             return
-        rows = self._new_rows(piece + 1)
-        for first, stop in ((0, piece), (piece, piece + 1)):
+        rows = self._new_rows(piece) if self.loaded.probed.cached else None
+        for first, stop in ((0, piece), (piece, piece + 1))[: 1 if rows is None else 2]:
             mask = None if self.mask is None else self.mask[:, :stop]
             columns = slice(first, stop)
             ids, positions = self.ids[:, columns], self.positions[:, columns]
-            forward(self.loaded, ids, positions, mask, rows, RowReads())
+            if rows is not None:
+                rows.reserve(stop)
+            forward(self.loaded, ids, positions, mask, rows)
         stop_timer(start_timer(self.loaded.device))
         self.loaded.warmed.add((self.batch, piece))
 
@@ -247,17 +260,18 @@ class _Run:
 
     def _new_rows(self, num_columns: int) -> Rows:
         return Rows(
-            self.loaded.spec,
+            self.loaded.spec.layers,
             batch=self.batch,
             num_columns=num_columns,
             dtype=DTYPES[self.loaded.dtype],
             device=self.loaded.device,
+            theirs=self.loaded.probed.theirs,
+            own_attention=self.loaded.probed.own_attention,
         )
 
     def _step(self, phase: str, stop: int) -> Iterator[Event]:
         """One forward of the columns up to `stop`, timed, then its records."""
         first = self.columns if self.cached else 0
-        reads = RowReads() if self.cached else None
         counts = self._row_counts()
         start_ns = self.clock()
         timer = start_timer(self.loaded.device)
@@ -265,11 +279,11 @@ class _Run:
             self.rows.reserve(stop)
         ids, positions = self.ids[:, first:stop], self.positions[:, first:stop]
         mask = None if self.mask is None else self.mask[:, :stop]
-        logits = forward(self.loaded, ids, positions, mask, self.rows, reads)
+        logits = forward(self.loaded, ids, positions, mask, self.rows)
         tokens = self._choose(logits) if stop >= self.prompt_columns else [None] * self.batch
         device_ns = stop_timer(timer)
         end_ns = self.clock()
-        written, copied = (
+        read, written = (
             now - before for now, before in zip(self._row_counts(), counts, strict=True)
         )
         if self.on_logits is not None and stop >= self.prompt_columns:
@@ -283,10 +297,9 @@ class _Run:
             **self._per_sequence(first, stop, tokens),
             kv_live_bytes=0 if self.rows is None else self.rows.live_bytes,
             kv_reserved_bytes=0 if self.rows is None else self.rows.reserved_bytes,
-            weight_bytes_read=self.loaded.weight_bytes_once
-            + ids.numel() * self.loaded.lookup_row_bytes,
-            kv_bytes_read=copied + (0 if reads is None else reads.num_bytes),
-            kv_bytes_written=written + copied,
+            weight_bytes_read=self._weight_bytes(ids.numel()),
+            kv_bytes_read=read,
+            kv_bytes_written=written,
             device_memory_bytes=device_memory_bytes(self.loaded.device),
         )
         self.columns = stop
@@ -295,7 +308,13 @@ class _Run:
         yield from self._look(step, first)
 
     def _row_counts(self) -> tuple[int, int]:
-        return (0, 0) if self.rows is None else (self.rows.bytes_written, self.rows.bytes_copied)
+        """Bytes of K, V and states read and written so far."""
+        rows = self.rows
+        return (0, 0) if rows is None else (rows.bytes_read, rows.bytes_written + rows.bytes_copied)
+
+    def _weight_bytes(self, num_tokens: int) -> int | None:
+        once = self.loaded.weight_bytes_once
+        return None if once is None else once + num_tokens * self.loaded.lookup_row_bytes
 
     def _choose(self, logits: torch.Tensor) -> list[int | None]:
         """The next token of each sequence that goes on; None for one that has ended."""
@@ -354,7 +373,7 @@ class _Run:
 
     def _look(self, step: StepFinished, first: int) -> Iterator[Event]:
         """Outside the timed span: the magnitudes of the new rows, and the sensors once a second."""
-        if self.rows is not None:
+        if self.rows is not None and self.loaded.spec.num_columns:
             levels = self.rows.magnitudes(first, self.columns)  # [2, B, n, columns of the matrix]
             for b, (start, stop) in enumerate(step.appended):
                 if stop > start:
@@ -380,21 +399,20 @@ def forward(
     positions: torch.Tensor,  # [B, T]
     mask: torch.Tensor | None,  # bool [B, columns]
     rows: Rows | None,
-    reads: RowReads | None,
 ) -> torch.Tensor:
     """Logits `[B, vocab]` of the last column."""
     one_row = ids.numel() == 1 and loaded.onednn_off_for_one_row
-    with torch.inference_mode(), models.onednn(not one_row):
-        out = loaded.model(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            cache=rows,
-            use_cache=rows is not None,
-            logits_to_keep=1,
-            row_reads=reads,
-        )
-    return out.logits[:, -1]
+    given = {
+        "input_ids": ids,
+        "position_ids": positions,
+        "attention_mask": mask,
+        "cache": rows,
+        "use_cache": rows is not None,
+        "logits_to_keep": 1,
+    }
+    counting = nullcontext() if rows is None else rows.reads.counting()
+    with counting, models.onednn(not one_row):
+        return call(loaded.model, loaded.probed.arguments, given)[:, -1]
 
 
 def sequence_generator(seed: int, sequence: int) -> torch.Generator:

@@ -349,7 +349,7 @@ class RunLog:
             for ids, texts in zip(event.prompt_token_ids, event.prompt_texts, strict=True)
         ):
             raise LogError("prompt tokens and their texts do not match")
-        if not 1 <= len(event.spec.layers) <= 2000 or not 1 <= event.spec.num_columns <= 100_000:
+        if not 1 <= len(event.spec.layers) <= 2000 or not 0 <= event.spec.num_columns <= 100_000:
             raise LogError("the model's layers are out of bounds")
 
     def _check_step(self, event: StepFinished) -> None:
