@@ -22,8 +22,8 @@ from viz_engine.events import EnginePart
 from viz_engine.spec import LayerSpec, ModelSpec
 from viz_engine.text import Message, UserError
 
-NUM_TOKENS = 7  # the prompt of the probe: read in one piece and in two, then a token more
-NUM_PADS = 2  # of its second sequence
+NUM_TOKENS = 6  # read in one pass; then in two pieces and a token more
+NUM_PADS = 2  # of the second sequence
 TOLERANCE = {torch.float32: 1e-3}  # of the largest logit; a wrong mask gives 0.3 and more
 HALF_TOLERANCE = 5e-2
 PLAIN = {"full_attention": "full", "sliding_attention": "sliding", "chunked_attention": "chunked"}
@@ -51,7 +51,7 @@ def probe(network: PreTrainedModel) -> Probed:
     trial = _Trial(network)
     try:
         cache = trial.their_cache()
-        expected = trial.logits(cache)
+        expected = trial.forward(cache, 0, NUM_TOKENS)
         held = sum(t.numel() for layer in cache.layers for t in held_tensors(layer))
         problem = None if held else ("nothing_kept", {})
     except Exception as error:  # a model can raise anything; what it said is shown
@@ -234,15 +234,14 @@ def _producer(config: PreTrainedConfig, index: int) -> int | None:
 
 
 class _Trial:
-    """Two sequences, one of them padded, through the model: logits of the last prompt column and
-    of one token more."""
+    """Two sequences, one of them padded, through the model, and the logits of the last column."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         self.network = network
         self.arguments = frozenset(inspect.signature(network.forward).parameters)
         self.loaded_attention = network.config._attn_implementation
         vocab_size = network.get_input_embeddings().weight.shape[0]
-        shape = (2, NUM_TOKENS + 1)
+        shape = (2, NUM_TOKENS)
         ids = (torch.arange(2 * shape[1]).view(shape) * 37 + 11) % vocab_size
         mask = torch.ones(shape, dtype=torch.bool)
         mask[1, :NUM_PADS] = False
@@ -262,18 +261,9 @@ class _Trial:
             "attention_mask": self.mask[:, :stop],
             "cache": cache,
             "use_cache": cache is not None,
+            "logits_to_keep": 1,
         }
         return call(self.network, self.arguments, given)[:, -1]
-
-    def logits(self, cache: object, pieces: bool = False) -> torch.Tensor:
-        """`[2, 2, vocab]`: two sequences, the last prompt column and the next."""
-        bounds = [0, *([NUM_TOKENS // 2] if pieces else []), NUM_TOKENS, NUM_TOKENS + 1]
-        out = []
-        for first, stop in zip(bounds, bounds[1:], strict=False):
-            if isinstance(cache, Rows):
-                cache.reserve(stop)
-            out.append(self.forward(cache, first, stop).float())
-        return torch.stack(out[-2:], dim=1)
 
     def difference(self, way: Probed, expected: torch.Tensor) -> Problem | None:
         """None where a way gives the expected logits, else what is wrong with it."""
@@ -289,7 +279,11 @@ class _Trial:
                 device=self.network.device,
                 theirs=way.theirs,
             )
-            got = self.logits(rows, way.pieces)
+            first = 0
+            for stop in (NUM_TOKENS // 2, NUM_TOKENS - 1, NUM_TOKENS)[0 if way.pieces else 1 :]:
+                rows.reserve(stop)
+                got = self.forward(rows, first, stop)
+                first = stop
         except Exception as error:  # see `probe`
             return "raised", {"reason": first_line(error)}
         gap = float((got - expected).abs().max() / expected.abs().max())
