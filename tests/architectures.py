@@ -213,13 +213,15 @@ def generated(
     return out.sequences[:, longest:].tolist(), torch.stack(out.logits)
 
 
-def settings_of(batch: int, *, chunk_len: int, cache: str = "full") -> RunSettings:
+def settings_of(
+    batch: int, *, chunk_len: int, cache: str = "full", new_tokens: int = NUM_STEPS + 1
+) -> RunSettings:
     return RunSettings(
         model="tiny",
         prompts=PROMPTS[:batch],
         batch=batch,
         chat=False,
-        new_tokens=NUM_STEPS + 1,
+        new_tokens=new_tokens,
         chunk_len=chunk_len,
         cache=cache,
         stop_token_ids=(),
@@ -245,7 +247,12 @@ def difference(network: PreTrainedModel, loaded: Loaded) -> tuple[float, str]:
             mine = [[id for s in log.steps for id in s.token_ids[b]] for b in range(batch)]
             worst = max(worst, float((torch.stack(ours) - logits).abs().max()))
             if mine != tokens and not parted:
-                at = min(n for b in range(batch) for n in range(41) if mine[b][n:] != tokens[b][n:] and mine[b][n] != tokens[b][n])  # noqa: E501
+                at = min(
+                    n
+                    for b in range(batch)
+                    for n in range(41)
+                    if mine[b][n:] != tokens[b][n:] and mine[b][n] != tokens[b][n]
+                )
                 parted = f"batch {batch}, pieces of {chunk_len}: token {at} differs"
     return worst, parted
 

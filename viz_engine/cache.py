@@ -41,10 +41,10 @@ class Rows(Cache):
         self.theirs = [(i, make()) for i, make in sorted(theirs.items())]
         self.slabs: list[Slab] = []
         self.own_attention = own_attention
-        self.bytes_written = 0
+        self.row_bytes_written = 0
         self.bytes_copied = 0  # rows that moved into a new slab or tensor: read once, written once
         self.bytes_handed = 0  # rows given to the model's attention
-        self.state_bytes_read = 0
+        self.state_bytes_before = 0  # of the states that each forward found, added up
         self.reads = RowReads()
         self._specs = layers
         alike: dict[LayerSpec, list[int]] = {}
@@ -76,12 +76,20 @@ class Rows(Cache):
 
     @property
     def bytes_read(self) -> int:
-        """K, V and states read so far, copies included. States are read whole in each step."""
+        """Bytes read so far: rows attended to, rows copied, and each state whole in each forward
+        that found one."""
         attended = self.reads.num_bytes if self.own_attention else self.bytes_handed
-        return attended + self.state_bytes_read + self.bytes_copied
+        return attended + self.bytes_copied + self.state_bytes_before
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes written so far: new rows, rows copied, and each state whole in each forward."""
+        states = self.state_bytes_before + self._state_bytes()
+        return self.row_bytes_written + self.bytes_copied + states
 
     def reserve(self, num_columns: int) -> None:
-        """Make room for `num_columns` in all, before the forward that adds them."""
+        """Make room for `num_columns` in all, before each forward that adds some."""
+        self.state_bytes_before += self._state_bytes()
         for slab in self.slabs:
             self.bytes_copied += slab.make_room(num_columns)
 
@@ -98,7 +106,7 @@ class Rows(Cache):
         if not isinstance(layer, LayerRows):  # transformers' classes make all rows anew
             self.bytes_copied += _num_bytes(layer.keys) + _num_bytes(layer.values)
         keys, values = layer.update(key_states, value_states, *args, **kwargs)
-        self.bytes_written += key_states.nbytes + value_states.nbytes
+        self.row_bytes_written += key_states.nbytes + value_states.nbytes
         self.bytes_handed += keys.nbytes + values.nbytes
         return keys, values
 
@@ -106,31 +114,9 @@ class Rows(Cache):
         """As `update`, of the rows by which a sparse layer chooses what to attend to."""
         self.bytes_copied += _num_bytes(self.layers[layer_idx].indexer_keys)
         keys = super().update_indexer(indexer_key_states, layer_idx)
-        self.bytes_written += indexer_key_states.nbytes
+        self.row_bytes_written += indexer_key_states.nbytes
         self.bytes_handed += keys.nbytes
         return keys
-
-    def update_conv_state(
-        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
-    ) -> torch.Tensor:
-        """Take the inputs that a layer's convolution still needs."""
-        layer = self.layers[layer_idx]
-        if layer.has_previous_state[state_idx]:
-            self.state_bytes_read += layer.conv_states[state_idx].nbytes
-        out = super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
-        self.bytes_written += layer.conv_states[state_idx].nbytes
-        return out
-
-    def update_recurrent_state(
-        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
-    ) -> torch.Tensor:
-        """Take a layer's new state in place of the one before."""
-        layer = self.layers[layer_idx]
-        if layer.is_recurrent_states_initialized[state_idx]:
-            self.state_bytes_read += layer.recurrent_states[state_idx].nbytes
-        out = super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **kwargs)
-        self.bytes_written += layer.recurrent_states[state_idx].nbytes
-        return out
 
     def magnitudes(self, first: int, stop: int) -> np.ndarray:
         """L2 norms over the head's width of the newest columns `[first, stop)`, quantised as
@@ -147,6 +133,9 @@ class Rows(Cache):
         for columns, levels in parts:
             out[..., columns] = levels
         return out
+
+    def _state_bytes(self) -> int:
+        return sum(t.nbytes for _, layer in self.theirs for t in state_tensors(layer))
 
 
 class Slab:
@@ -257,6 +246,12 @@ def held_tensors(layer: object) -> Iterator[torch.Tensor]:
         for tensor in value.values() if isinstance(value, dict) else (value,):
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                 yield tensor
+
+
+def state_tensors(layer: object) -> list[torch.Tensor]:
+    """What of that is neither K nor V nor indexer keys."""
+    rows = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys")]
+    return [t for t in held_tensors(layer) if not any(t is row for row in rows)]
 
 
 def _columns(layers: Sequence[LayerSpec], index: int) -> np.ndarray:

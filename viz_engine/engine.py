@@ -310,7 +310,7 @@ class _Run:
     def _row_counts(self) -> tuple[int, int]:
         """Bytes of K, V and states read and written so far."""
         rows = self.rows
-        return (0, 0) if rows is None else (rows.bytes_read, rows.bytes_written + rows.bytes_copied)
+        return (0, 0) if rows is None else (rows.bytes_read, rows.bytes_written)
 
     def _weight_bytes(self, num_tokens: int) -> int | None:
         once = self.loaded.weight_bytes_once

@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, get_layer_types_and_kwargs
 
 from viz_engine.attention import ATTENTION
-from viz_engine.cache import Rows, held_tensors
+from viz_engine.cache import Rows, held_tensors, state_tensors
 from viz_engine.events import EnginePart
 from viz_engine.spec import LayerSpec, ModelSpec
 from viz_engine.text import Message, UserError
@@ -188,9 +188,7 @@ def _layer_spec(
     config: PreTrainedConfig, index: int, layer: object, kind: str | None, window: int | None
 ) -> LayerSpec:
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-    indexer = getattr(layer, "indexer_keys", None)
-    states = [t for t in held_tensors(layer) if not any(t is k for k in (keys, values, indexer))]
-    state_bytes = sum(t.nbytes // t.shape[0] for t in states if t.dim())
+    state_bytes = sum(t.nbytes // t.shape[0] for t in state_tensors(layer) if t.dim())
     if keys is None or keys.dim() != 4 or values is None or values.dim() != 4:
         shares = _producer(config, index)
         named = "state" if state_bytes else "none" if shares is None else "shared"
