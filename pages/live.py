@@ -178,8 +178,12 @@ def cost_line() -> None:
             return
         spec = model_files.spec_of(settings.model)
         tokens = num_prompt_tokens(folder, prompt, settings.chat, settings.context_len)
+        num_weights = model_files.num_weights(folder) if spec is None else 0
     except UserError as error:
         st.caption(f":orange[{plain(error.message.text(language))}]")
+        return
+    if spec is None:
+        st.caption(say("ask.cost_observed", tokens=grouped(tokens), weights=grouped(num_weights)))
         return
     dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype
     cached = settings.cache != "none"
