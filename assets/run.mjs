@@ -126,6 +126,17 @@ export function elementSize(started) {
   return ELEMENT_SIZES[started.settings.dtype] ?? null;
 }
 
+/** Whether every layer keeps all rows and nothing else, so that bytes follow from rows. */
+export function keepsAllRows(started) {
+  return started.spec.layers.every((layer) => (layer.kind ?? "full") === "full" && !layer.state_bytes);
+}
+
+/** Rows of one sequence that the reserved bytes have room for; null where layers differ in what they keep. */
+export function reservedRowsOf(run, reservedBytes) {
+  if (!run.rowBytes || !reservedBytes || !keepsAllRows(run.started)) return null;
+  return Math.round(reservedBytes / run.rowBytes / run.started.settings.batch);
+}
+
 /** Rows that each sequence holds after k steps. */
 export function rowsAt(run, k) {
   if (!run.started) return [];
@@ -176,7 +187,7 @@ export function factsAt(run, k) {
   const token = { weights: 0, read: 0, written: 0, flops: 0, ns: 0, newRows: 0, attended: 0 };
   for (let i = from; i < k; i++) {
     const s = run.steps[i];
-    token.weights += s.weight_bytes_read ?? 0;
+    token.weights = s.weight_bytes_read === null ? null : token.weights + s.weight_bytes_read;
     token.read += s.kv_bytes_read ?? 0;
     token.written += s.kv_bytes_written ?? 0;
     token.flops += run.predicted[i]?.[0] ?? 0;
@@ -207,6 +218,7 @@ export function factsAt(run, k) {
 /** Bytes of the cache that are pads, and bytes of sequences that have ended, after k steps. */
 function apart(run, k) {
   if (!k || run.started.settings.cache === "none") return { padBytes: 0, endedBytes: 0, numEnded: 0 };
+  if (!keepsAllRows(run.started)) return { padBytes: null, endedBytes: null, numEnded: 0 };
   const columns = run.columns[k - 1];
   const step = run.steps[k - 1];
   let padRows = 0;

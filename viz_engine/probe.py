@@ -22,7 +22,7 @@ from viz_engine.events import EnginePart
 from viz_engine.spec import LayerSpec, ModelSpec
 from viz_engine.text import Message, UserError
 
-NUM_TOKENS = 6  # read in one pass; then in two pieces and a token more
+NUM_TOKENS = 6  # five in one piece or in two, then one more
 NUM_PADS = 2  # of the second sequence
 TOLERANCE = {torch.float32: 1e-3}  # of the largest logit; a wrong mask gives 0.3 and more
 HALF_TOLERANCE = 5e-2
@@ -51,7 +51,8 @@ def probe(network: PreTrainedModel) -> Probed:
     trial = _Trial(network)
     try:
         cache = trial.their_cache()
-        expected = trial.forward(cache, 0, NUM_TOKENS)
+        trial.forward(cache, 0, NUM_TOKENS - 1)
+        expected = trial.forward(cache, NUM_TOKENS - 1, NUM_TOKENS)
         held = sum(t.numel() for layer in cache.layers for t in held_tensors(layer))
         problem = None if held else ("nothing_kept", {})
     except Exception as error:  # a model can raise anything; what it said is shown
@@ -71,17 +72,17 @@ def probe(network: PreTrainedModel) -> Probed:
         pieces_failed = trial.difference(way, expected)
         if pieces_failed is None:
             return replace(way, parts=_parts(way, failed))
-        whole = replace(way, pieces=False, pieces_reason=_reason("part.pieces", pieces_failed))
+        whole = replace(
+            way,
+            pieces=False,
+            pieces_reason=Message(key=f"part.pieces.{pieces_failed[0]}", params=pieces_failed[1]),
+        )
         whole_failed = trial.difference(whole, expected)
         if whole_failed is None:
             return replace(whole, parts=_parts(whole, failed))
         failed = failed or whole_failed
     kind, params = whole_failed
-    raise UserError(f"error.model_{kind}", model_type=network.config.model_type, **params)
-
-
-def _reason(key: str, problem: Problem) -> Message:
-    return Message(key=f"{key}_{problem[0]}", params=problem[1])
+    raise UserError(f"error.probe.{kind}", model_type=network.config.model_type, **params)
 
 
 def _without_cache(trial: "_Trial", problem: Problem) -> Probed:
@@ -91,7 +92,7 @@ def _without_cache(trial: "_Trial", problem: Problem) -> Probed:
         trial.forward(None, 0, NUM_TOKENS)
     except Exception as error:  # see `probe`
         raise UserError(
-            "error.model_raised", model_type=network.config.model_type, reason=first_line(error)
+            "error.probe.raised", model_type=network.config.model_type, reason=first_line(error)
         ) from error
     num_layers = getattr(network.config.get_text_config(decoder=True), "num_hidden_layers", 1)
     nothing = LayerSpec(num_kv_heads=0, key_dim=0, value_dim=0, kind="none")
@@ -103,7 +104,11 @@ def _without_cache(trial: "_Trial", problem: Problem) -> Probed:
         pieces=False,
         parts=(
             EnginePart(name="attention", on=False, reason=Message(key="part.attention_uncached")),
-            EnginePart(name="cache", on=False, reason=_reason("part.cache", problem)),
+            EnginePart(
+                name="cache",
+                on=False,
+                reason=Message(key=f"part.cache.{problem[0]}", params=problem[1]),
+            ),
         ),
     )
 
@@ -113,7 +118,7 @@ def _parts(way: Probed, failed: Problem | None) -> tuple[EnginePart, ...]:
     if way.own_attention:
         reason = Message(key="part.attention")
     else:
-        reason = _reason("part.attention", failed)
+        reason = Message(key=f"part.attention.{failed[0]}", params=failed[1])
     attention = EnginePart(name="attention", on=way.own_attention, reason=reason)
     num_theirs = sum(bool(way.layers[i].row_elements) for i in way.theirs)
     if not num_theirs:
