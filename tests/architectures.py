@@ -173,6 +173,20 @@ NAMED: dict[str, dict[str, object]] = {
 OTHERS: dict[str, dict[str, object]] = {
     "axk1": LATENT,
     "axk2": LATENT,
+    "deepseek_v32": LATENT,
+    "glm4_moe_lite": LATENT,
+    "glm_moe_dsa": LATENT,
+    "minicpm3": LATENT,
+    "longcat_flash": LATENT | {"ffn_hidden_size": 96, "expert_ffn_hidden_size": 32, "num_layers": 2},
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "bailing_hybrid": LATENT | {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
+    "kimi_linear": LATENT | {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
+    "inkling2_loop_text": {"unpadded_vocab_size": 320},
+    "inkling2_text": {"unpadded_vocab_size": 320},
+    "reformer": {"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [16, 32]},
 }
 
 
@@ -219,6 +233,7 @@ def build(model_type: str) -> PreTrainedModel:
             torch.nn.init.normal_(parameter, std=0.1)
     network.generation_config.eos_token_id = None
     network.generation_config.pad_token_id = 0
+    network.generation_config.forced_eos_token_id = None
     return network.eval().requires_grad_(False)
 
 

@@ -209,7 +209,8 @@ class _Run:
             own[b, : self.pads[b]] = False
         self.ids = ids.to(device)
         self.positions = (own.cumsum(dim=1) - 1).clamp(min=0).to(device)
-        self.mask = own.to(device) if any(self.pads) else None
+        # Numbers, as generate gives them: some models calculate with the mask.
+        self.mask = own.long().to(device) if any(self.pads) else None
 
     def warm_up(self) -> None:
         """One piece and one token, discarded: first calls of a shape are slow. Once a shape."""
@@ -397,7 +398,7 @@ def forward(
     loaded: Loaded,
     ids: torch.Tensor,  # [B, T]
     positions: torch.Tensor,  # [B, T]
-    mask: torch.Tensor | None,  # bool [B, columns]
+    mask: torch.Tensor | None,  # 0 or 1, [B, columns]
     rows: Rows | None,
 ) -> torch.Tensor:
     """Logits `[B, vocab]` of the last column."""

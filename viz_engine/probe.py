@@ -246,8 +246,8 @@ class _Trial:
         vocab_size = network.get_input_embeddings().weight.shape[0]
         shape = (2, NUM_TOKENS)
         ids = (torch.arange(2 * shape[1]).view(shape) * 37 + 11) % vocab_size
-        mask = torch.ones(shape, dtype=torch.bool)
-        mask[1, :NUM_PADS] = False
+        mask = torch.ones(shape, dtype=torch.long)
+        mask[1, :NUM_PADS] = 0
         self.ids, self.mask = ids.to(network.device), mask.to(network.device)
         self.positions = (self.mask.cumsum(dim=1) - 1).clamp(min=0)
 
