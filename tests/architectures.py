@@ -9,7 +9,6 @@ import io
 import signal
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -177,15 +176,22 @@ OTHERS: dict[str, dict[str, object]] = {
     "glm4_moe_lite": LATENT,
     "glm_moe_dsa": LATENT,
     "minicpm3": LATENT,
-    "longcat_flash": LATENT | {"ffn_hidden_size": 96, "expert_ffn_hidden_size": 32, "num_layers": 2},
+    "longcat_flash": LATENT
+    | {"ffn_hidden_size": 96, "expert_ffn_hidden_size": 32, "num_layers": 2},
     "bamba": {"attn_layer_indices": [1, 3]},
     "bailing_hybrid": LATENT | {"layer_types": ["linear_attention", "full_attention"] * 2},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "kimi_linear": LATENT | {"layer_types": ["linear_attention", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
     "inkling2_loop_text": {"unpadded_vocab_size": 320},
     "inkling2_text": {"unpadded_vocab_size": 320},
+    "sarvam_mla": LATENT,
+    "youtu": LATENT,
+    "zamba2": {"layer_types": ["linear_attention", "hybrid"] * 2, "mamba_headdim": 64},
+    "xlnet": {"d_head": 16, "head_dim": 16},
+    "zaya": {"num_experts_per_tok": 1},
+    "cpmant": {"prompt_types": 2, "prompt_length": 4},
     "reformer": {"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [16, 32]},
 }
 
@@ -245,12 +251,12 @@ def load(network: PreTrainedModel, folder: Path) -> Loaded:
 
 
 def generated(
-    network: PreTrainedModel, prompts: list[list[int]], use_cache: bool = True
+    network: PreTrainedModel, prompts: list[list[int]], pad: int = 0, use_cache: bool = True
 ) -> tuple[list[list[int]], torch.Tensor]:
     """Transformers' own greedy `generate`: new tokens of each sequence, logits `[n, B, vocab]`."""
     longest = max(map(len, prompts))
     out = network.generate(
-        input_ids=torch.tensor([[0] * (longest - len(p)) + p for p in prompts]),
+        input_ids=torch.tensor([[pad] * (longest - len(p)) + p for p in prompts]),
         attention_mask=torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts]),
         max_new_tokens=NUM_STEPS + 1,
         do_sample=False,
@@ -281,9 +287,11 @@ def difference(network: PreTrainedModel, loaded: Loaded) -> tuple[float, str]:
     """The largest logit gap of all runs, and where the tokens part first ("" where nowhere)."""
     worst, parted = 0.0, ""
     for batch in (1, 3):
-        prompts = [list(text.encode()) for text in PROMPTS[:batch]]
         prompts = engine.encode(loaded, settings_of(batch, chunk_len=0))
-        tokens, logits = generated(network, prompts, use_cache=loaded.probed.cached)
+        # The same pads: some types take no mask, and read them.
+        tokens, logits = generated(
+            network, prompts, loaded.pad_token_id, use_cache=loaded.probed.cached
+        )
         for chunk_len in (0, PIECE) if loaded.probed.pieces else (0,):
             cache = "full" if loaded.probed.cached else "none"
             settings = settings_of(batch, chunk_len=chunk_len, cache=cache)
@@ -351,15 +359,32 @@ def sweep(model_types: list[str]) -> Iterator[Outcome]:
 
 def table(outcomes: list[Outcome]) -> str:
     """The Markdown that is kept in the repository."""
-    same = [o for o in outcomes if not o.reason]
+    same = [o for o in outcomes if o.gap is not None and not o.reason]
+    cached = [o for o in same if o.pieces != "no cache"]
+    built = [o for o in outcomes if not o.reason.startswith("not built")]
     lines = [
         "# Architectures",
         "",
-        f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}: "
-        f"{len(same)} of {len(outcomes)} causal-LM types run with the tokens of `generate`.",
+        f"Made by `make architectures` with transformers {transformers.__version__} and torch "
+        f"{torch.__version__.partition('+')[0]}. Of its {len(outcomes)} causal-LM types "
+        f"{len(built)} could be built from a tiny config; of those {len(cached)} run with a cache "
+        f"and {len(same) - len(cached)} without one, with the tokens of `generate` in float32: "
+        f"{NUM_STEPS} steps after the prompt, batch 1 and a left-padded batch of 3, the prompt in "
+        f"one piece and, where the type allows it, in pieces of {PIECE}.",
         "",
+        "Attention: ours, or the model's own. Layers: what each keeps. Pieces: whether the prompt "
+        "can be read in pieces. Gap: the largest between a logit and transformers'.",
+        "",
+        "| type | attention | layers | pieces | gap | note |",
+        "|---|---|---|---|---|---|",
     ]
-    return "\n".join(lines)
+    for o in outcomes:
+        gap = "" if o.gap is None else f"{o.gap:.0e}" if o.gap else "0"
+        note = (o.reason or o.notes).replace("|", "/").replace("\n", " ")
+        lines.append(
+            f"| {o.model_type} | {o.attention} | {o.layers} | {o.pieces} | {gap} | {note} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _give_up(signum: int, frame: object) -> None:
@@ -367,13 +392,16 @@ def _give_up(signum: int, frame: object) -> None:
 
 
 def main() -> None:
+    """Sweep all types and write the table; with names, print what becomes of these."""
     transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     signal.signal(signal.SIGALRM, _give_up)
     outcomes = []
-    chosen = sys.argv[1:]
-    for outcome in sweep(chosen or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
+    for outcome in sweep(sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
         outcomes.append(outcome)
-        print(outcome, f"{time.process_time():.0f} s", flush=True)
+        print(outcome, flush=True)
+    if not sys.argv[1:]:
+        (ROOT / "ARCHITECTURES.md").write_text(table(outcomes), encoding="utf-8")
 
 
 if __name__ == "__main__":

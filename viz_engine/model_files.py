@@ -21,7 +21,8 @@ DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 DEFAULT_FOLDER = "SmolLM2-135M-Instruct-bfloat16-1"  # the number: how it was converted
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 MAX_HEADER_BYTES = 100_000_000  # what the format allows
-LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")  # ends of the names of their classes
+# Ends of the names of classes that write text token by token.
+LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 

@@ -35,8 +35,8 @@ from viz_engine.text import Message, UserError, mib
 
 Progress = Callable[[Message, float | None], None]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Types whose `generate` feeds something else than the tokens so far.
-UNSERVED: dict[str, str] = {}
+# Types that would run and be shown wrong; each has its sentence.
+UNSERVED = ("cpmant", "recurrent_gemma", "xlnet")
 DOWNLOADED = ("*.json", "*.safetensors", "*.jinja")  # no pickles, no code
 
 
@@ -162,7 +162,7 @@ def check_served(config: dict) -> None:
             "error.model_type", model_type=model_type[:60], version=transformers.__version__
         )
     if model_type in UNSERVED:
-        raise UserError("error.model_unserved", model_type=model_type, reason=UNSERVED[model_type])
+        raise UserError(f"error.unserved.{model_type}")
 
 
 def count_weights(network: PreTrainedModel) -> tuple[int | None, int]:

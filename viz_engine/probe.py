@@ -27,6 +27,9 @@ NUM_PADS = 2  # of the second sequence
 TOLERANCE = {torch.float32: 1e-3}  # of the largest logit; a wrong mask gives 0.3 and more
 HALF_TOLERANCE = 5e-2
 PLAIN = {"full_attention": "full", "sliding_attention": "sliding", "chunked_attention": "chunked"}
+MASK_OF_NEW = ("mamba", "falcon_mamba")  # their mask speaks of the tokens that are fed
+# Transformers itself reads these otherwise in pieces, but only beyond their window.
+ONE_PIECE = ("moshi",)
 Problem = tuple[str, dict[str, str]]  # its kind, and what fills the places of its sentence
 LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
@@ -69,7 +72,10 @@ def probe(network: PreTrainedModel) -> Probed:
         replace(found, own_attention=False, theirs=every),
     ]
     for way in ways:
-        pieces_failed = trial.difference(way, expected)
+        if network.config.model_type in ONE_PIECE:
+            pieces_failed = ("upstream", {})
+        else:
+            pieces_failed = trial.difference(way, expected)
         if pieces_failed is None:
             return replace(way, parts=_parts(way, failed))
         whole = replace(
@@ -139,7 +145,7 @@ def describe(network: PreTrainedModel, layers: tuple[LayerSpec, ...], name: str)
     counted."""
     config = network.config.get_text_config(decoder=True)
     known = lambda key: v if isinstance(v := getattr(config, key, None), int) else None  # noqa: E731
-    limits = [limit for key in LIMITS if (limit := known(key))]
+    limits = [limit for key in LIMITS if (limit := known(key) or 0) > 0]
     table = network.get_input_embeddings().weight
     return ModelSpec(
         name=name,
@@ -299,5 +305,9 @@ def call(
     network: PreTrainedModel, arguments: frozenset[str], given: Mapping[str, object]
 ) -> torch.Tensor:
     """Logits `[B, T, vocab]` of a forward that is given what it knows of `given`."""
+    known = {key: value for key, value in given.items() if key in arguments}
+    mask = known.get("attention_mask")
+    if mask is not None and network.config.model_type in MASK_OF_NEW:
+        known["attention_mask"] = mask[:, -given["input_ids"].shape[1] :]
     with torch.inference_mode():
-        return network(**{key: value for key, value in given.items() if key in arguments}).logits
+        return network(**known).logits
