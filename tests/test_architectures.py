@@ -15,9 +15,10 @@ from conftest import gaps
 from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache, PreTrainedModel
 
-from viz_engine import cache, engine, probe
+from viz_engine import cache, engine, memory, metrics, models, probe
 from viz_engine.events import KVSample, RunLog, StepFinished
 from viz_engine.models import Loaded
+from viz_engine.text import UserError
 
 WRITTEN_OUT = ("gemma2", "gpt_oss")  # capped scores, sinks
 NUM_TOKENS = 20  # where bytes are observed
@@ -229,6 +230,65 @@ def test_bytes_are_what_independent_observers_see(
         assert step.kv_bytes_read == 4 * batch * columns * expanded
 
 
+@pytest.mark.parametrize("model_type", ["gemma2", "deepseek_v3", "lfm2"])
+def test_what_is_reserved_at_the_end_was_foretold(
+    made: Callable[[str], tuple[PreTrainedModel, Loaded]], model_type: str
+) -> None:
+    _, loaded = made(model_type)
+    log = run(loaded, batch=3, chunk_len=PIECE)
+    need = memory.footprint(
+        loaded.spec,
+        "float32",
+        batch=3,
+        prompt_len=log.started.prompt_columns,
+        new_tokens=NUM_STEPS + 1,
+    )
+    assert log.steps[-1].kv_reserved_bytes == need.kv_reserved_bytes
+    held = sum(p.numel() * 4 for p in loaded.model.parameters())
+    assert need.weight_bytes == held
+
+
+def test_weights_of_experts_are_not_guessed(
+    made: Callable[[str], tuple[PreTrainedModel, Loaded]],
+) -> None:
+    assert made("mixtral")[1].weight_bytes_once is None
+    assert made("gpt2")[1].weight_bytes_once is not None
+    log = run(made("mixtral")[1], batch=1, chunk_len=0)
+    assert log.steps[-1].weight_bytes_read is None
+
+
+def test_no_formula_stands_for_weights_that_were_counted(
+    made: Callable[[str], tuple[PreTrainedModel, Loaded]],
+) -> None:
+    log = run(made("gemma2")[1], batch=1, chunk_len=0)
+    with pytest.raises(ValueError, match="no formula"):
+        metrics.predicted_step(log.started, log.steps[-1], log.num_columns - 1)
+    assert RunLog.read(log.to_jsonl().encode()).events == log.events
+
+
+def test_a_type_without_a_cache_runs_without_one_only(
+    made: Callable[[str], tuple[PreTrainedModel, Loaded]],
+) -> None:
+    _, loaded = made("openai-gpt")
+    assert not loaded.probed.cached
+    settings = architectures.settings_of(1, chunk_len=0)
+    with pytest.raises(UserError, match="Choose “no cache”"):
+        next(engine.generate(loaded, settings, run_id="r"))
+    settings = architectures.settings_of(3, chunk_len=0, cache="none", new_tokens=4)
+    log = RunLog.of(engine.generate(loaded, settings, run_id="r"))
+    assert log.finished.finish_reason == "length" and log.num_rows == [0, 0, 0]
+    cache_part = next(part for part in log.started.parts if part.name == "cache")
+    assert not cache_part.on and "takes no cache" in str(cache_part.reason)
+
+
+def test_what_cannot_be_served_is_refused_before_it_loads() -> None:
+    for model_type in models.UNSERVED:
+        with pytest.raises(UserError) as refused:
+            models.check_served({"model_type": model_type})
+        for language in ("en", "zh"):
+            assert model_type in refused.value.message.text(language)
+
+
 @pytest.mark.parametrize("model_type", ["mistral", "gemma2", "llama4_text"])
 def test_windows_slide_and_results_stay(
     made: Callable[[str], tuple[PreTrainedModel, Loaded]],
@@ -246,7 +306,8 @@ def test_windows_slide_and_results_stay(
     assert [s.kv_live_bytes for s in after.steps] == [s.kv_live_bytes for s in before.steps]
     samples = [[e for e in log if isinstance(e, KVSample)] for log in (before, after)]
     assert samples[0] == samples[1]
-    moved = [a.kv_bytes_written - b.kv_bytes_written for a, b in zip(after.steps, before.steps)]  # noqa: B905
+    pairs = list(zip(after.steps, before.steps, strict=True))
+    moved = [a.kv_bytes_written - b.kv_bytes_written for a, b in pairs]
     assert sum(n > 0 for n in moved) > 3
-    read = [a.kv_bytes_read - b.kv_bytes_read for a, b in zip(after.steps, before.steps)]  # noqa: B905
+    read = [a.kv_bytes_read - b.kv_bytes_read for a, b in pairs]
     assert read == moved

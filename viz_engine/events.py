@@ -103,7 +103,13 @@ class RunStarted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished:
     """One forward. Tuples have one entry a sequence; a sequence that has ended has 0 new tokens
-    and keeps its rows."""
+    and keeps its rows.
+
+    `kv_live_bytes` is what the cache holds: rows that a window has dropped are not in it, of
+    latents it is the latents, and states count. `kv_bytes_read` is what attention reads: a layer
+    that shares another's rows reads them again, latents are read expanded, states whole.
+    `weight_bytes_read` is None where experts are chosen by token.
+    """
 
     kind = "step_finished"
     step: int
