@@ -28,6 +28,7 @@ function rowsFigure(run, facts, b, batch, cached, t) {
     layers: run.started.spec.layers.length, batch, b: b + 1, again: countOf(facts.step.num_new_tokens[b]),
     terms: spellRow(run.started),
   };
+  if (cached && !run.numColumns) return { value: "0", unit: "", notes: [t("fig.rows.states")], numbers: t("fig.rows.states") };
   return {
     value: countOf(facts.rows[b]),
     unit: batch > 1 ? t("fig.rows.of", params) : "",

@@ -272,7 +272,7 @@ function drawReserved(context, s) {
 /** The row that this step has written: outlined, and tinted in the colour of what is new. */
 function drawNewest(context, s) {
   const { box, columns, theme } = s;
-  if (!s.newRows || s.newRows > 8 || !s.bands.length) return;
+  if (!s.newRows || s.newRows > 8 || !s.bands.length || !columns.count) return;
   const y = rowTop(s.bands, s.rows - s.newRows);
   if (y === null) return;
   const band = s.bands[s.bands.length - 1];
@@ -282,7 +282,9 @@ function drawNewest(context, s) {
   const top = box.top + y + slide - line;
   context.globalAlpha = 0.2;
   context.fillStyle = theme.new;
-  context.fillRect(box.x0, top + line, columns.used, h - line);
+  for (let layer = 0; layer < columns.heads.length; layer++) {
+    if (columns.heads[layer]) context.fillRect(box.x0 + columns.left[layer], top + line, columns.span[layer], h - line);
+  }
   context.globalAlpha = 1;
   context.strokeStyle = theme.new;
   context.lineWidth = line;
