@@ -32,13 +32,9 @@ export function openFeed({ runId, language, next, handle, onLost, onState, base 
     if (!answer.ok || !isFrame(answer)) return (await reachable()) ? retry() : lost();
     const text = await answer.text();
     if (closed) return null;
-    let over;
-    try {
-      over = handle(text).over;
-    } catch (error) {
-      console.warn("second token: a snapshot could not be read", error);
-      return lost();
-    }
+    if (!text.startsWith("{")) return lost(); // not ours: a proxy answered for the routes
+    const { over } = handle(text);
+    if (closed) return null;
     failures = 0;
     onState("open");
     if (!over) listen();

@@ -17,7 +17,7 @@ export function figuresOf(run, facts, sum, b, cursor, words) {
     held: heldFigure(run, facts, batch, cached, t),
     read: readFigure(facts, t),
     work: workFigure(run, facts, cached, t),
-    ...timeFigures(sum, cursor, t),
+    ...timeFigures(sum, t),
   };
 }
 
@@ -29,11 +29,12 @@ function rowsFigure(run, facts, b, batch, cached, t) {
     terms: spellRow(run.started),
   };
   if (cached && !run.numColumns) return { value: "0", unit: "", notes: [t("fig.rows.states")], numbers: t("fig.rows.states") };
+  const note = !cached ? "fig.rows.none" : run.rowBytes ? "fig.rows.note" : "fig.rows.note_unknown";
   return {
     value: countOf(facts.rows[b]),
     unit: batch > 1 ? t("fig.rows.of", params) : "",
-    notes: [t(cached ? "fig.rows.note" : "fig.rows.none", params)],
-    numbers: `${t("fig.rows.numbers", params)}\n${reservedNote(run, facts, t)}`.trim(),
+    notes: [t(note, params)],
+    numbers: run.rowBytes ? `${t("fig.rows.numbers", params)}\n${reservedNote(run, facts, t)}`.trim() : t("fig.unknown"),
   };
 }
 
@@ -62,35 +63,48 @@ function heldFigure(run, facts, batch, cached, t) {
   const params = {
     live: countOf(facts.liveBytes), reserved: countOf(facts.reservedBytes ?? 0), predicted: countOf(facts.predictedLive ?? 0),
     predicted_reserved: countOf(facts.predictedReserved ?? 0), columns: countOf(facts.columns), batch, row: countOf(run.rowBytes),
-    reserved_size: facts.reservedBytes === null ? "–" : sizeOf(facts.reservedBytes),
+    reserved_size: reservedSize(facts.reservedBytes, unit),
     blocks: countOf(Math.ceil(Math.max(facts.columns, run.promptColumns) / BLOCK_LEN)),
     pads: sizeOf(facts.padBytes ?? 0), ended: sizeOf(facts.endedBytes ?? 0), terms: spellRow(run.started),
   };
   const check = facts.predictedLive === null ? t("fig.held.nobasis") : t(facts.agrees ? "fig.held.agrees" : "fig.held.differs", params);
   return {
     value,
-    unit: cached ? `${unit} ${t("fig.held.reserved", params)}` : unit,
+    unit: cached && facts.reservedBytes !== null ? `${unit} ${t("fig.held.reserved", params)}` : unit,
     notes: [cached ? check : t("fig.held.none"), batch > 1 && cached && facts.padBytes !== null ? t("fig.held.apart", params) : ""],
     tone: facts.predictedLive === null ? "" : !cached ? "" : facts.agrees ? "good" : "bad",
     numbers: t(!cached ? "fig.held.numbers_none" : facts.predictedLive === null ? "fig.held.counted" : "fig.held.numbers", params),
   };
 }
 
+/** Beside a size in the same unit the number alone will do: cards are narrow. */
+function reservedSize(bytes, unit) {
+  if (bytes === null) return "–";
+  const [number, own] = sizeParts(bytes);
+  return own === unit ? number : sizeOf(bytes);
+}
+
 function readFigure(facts, t) {
-  const known = facts.token.weights !== null;
-  const total = (facts.token.weights ?? 0) + facts.token.read;
-  const [value, unit] = sizeParts(total);
+  const { weights, read, written, copied } = facts.token;
+  if (weights === null && read === null) return { value: "–", unit: "", notes: [t("fig.unknown")], numbers: "" };
+  const rows = read === null ? null : read - copied;
+  const known = weights !== null && read !== null;
+  const total = (weights ?? 0) + (read ?? 0);
+  const [value, unit] = known ? sizeParts(total) : ["–", ""];
+  const size = (bytes) => (bytes === null ? t("fig.unknown_part") : sizeOf(bytes));
+  const count = (bytes) => (bytes === null ? t("fig.unknown_part") : countOf(bytes));
+  const moved = facts.movedBytes;
   const params = {
-    weights: known ? sizeOf(facts.token.weights) : t("fig.read.experts"), kv: sizeOf(facts.token.read), total: sizeOf(facts.movedBytes),
-    weights_bytes: known ? countOf(facts.token.weights) : "?", kv_bytes: countOf(facts.token.read), written: countOf(facts.token.written),
-    sum: countOf(total), check: facts.flopsKnown ? t(facts.readAgrees ? "fig.read.agrees" : "fig.read.differs") : "",
+    weights: size(weights), kv: size(rows), total: size(moved), copied: sizeOf(copied), moved_bytes: count(moved),
+    weights_bytes: count(weights), kv_bytes: count(rows), copied_bytes: countOf(copied), written: count(written),
+    sum: known ? countOf(total) : "–", check: facts.flopsKnown ? t(facts.readAgrees ? "fig.read.agrees" : "fig.read.differs") : "",
   };
   return {
     value,
-    unit: `${unit} · ${t("fig.read.total", params)}`,
-    split: known && total ? facts.token.weights / total : known ? 1 : 0,
-    notes: [t("fig.read.note", params)],
-    numbers: t("fig.read.numbers", params),
+    unit: copied ? `${unit} · ${t("fig.read.copied", params)}` : unit,
+    split: known && total ? weights / total : 1,
+    notes: [t("fig.read.note", params), moved === null ? "" : t("fig.read.total", params)],
+    numbers: `${t(copied ? "fig.read.numbers_copied" : "fig.read.numbers", params)}\n${t("fig.read.moved", params)}`,
   };
 }
 
@@ -101,7 +115,7 @@ function workFigure(run, facts, cached, t) {
   const ratio = facts.flopsWithoutCache / facts.token.flops;
   const params = {
     without, ratio: ratioOf(ratio), columns: countOf(facts.columns), flops: countOf(facts.token.flops),
-    without_flops: countOf(facts.flopsWithoutCache), fed: countOf(facts.token.newRows),
+    without_flops: countOf(facts.flopsWithoutCache), fed: countOf(facts.token.newRows), batch: run.started.settings.batch,
   };
   const note = !cached ? "fig.work.none" : facts.phase === "prefill" ? "fig.work.first" : "fig.work.note";
   return {
@@ -110,10 +124,10 @@ function workFigure(run, facts, cached, t) {
   };
 }
 
-function timeFigures(sum, cursor, t) {
+function timeFigures(sum, t) {
   const samples = countOf(sum.numGaps);
   const gaps = { n: samples };
-  const gapNote = t(sum.numGaps === 1 ? "fig.gap" : "fig.gaps", gaps);
+  const gapNote = t("fig.gaps", gaps);
   const figure = (ns, key, note) => ({
     value: ns === null ? "–" : timeParts(ns)[0],
     unit: ns === null ? "" : timeParts(ns)[1],
@@ -128,9 +142,9 @@ function timeFigures(sum, cursor, t) {
     rate: {
       value: sum.tokensPerS === null ? "–" : sum.tokensPerS.toFixed(sum.tokensPerS < 10 ? 2 : 1),
       unit: sum.tokensPerS === null ? "" : t("fig.rate.unit"),
-      extra: t(cursor.ended ? "fig.rate.over" : "fig.rate.sofar", { n: countOf(sum.numTokens) }),
+      extra: sum.tokensPerS === null ? "" : t("fig.rate.span", { n: countOf(sum.decodeTokens), time: timeOf(sum.decodeNs) }),
       notes: [],
-      numbers: sum.tokensPerS === null ? t("fig.no_token") : t("fig.rate.numbers", { n: countOf(sum.numTokens), rate: sum.tokensPerS.toFixed(3) }),
+      numbers: sum.tokensPerS === null ? t("fig.no_token") : t("fig.rate.numbers", { n: countOf(sum.decodeTokens), time: timeOf(sum.decodeNs), rate: sum.tokensPerS.toFixed(3) }),
     },
   };
 }

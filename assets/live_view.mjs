@@ -8,11 +8,11 @@ import { openFeed } from "./feed.mjs";
 import { figuresOf } from "./figures.mjs";
 import { clampView, columnAt, columnLayout, layerAt, niceCeil, rowBands, rowTop, rowsGone, rowsUnder, timeScale, zoomView } from "./layout.mjs";
 import { newPyramid, paletteOf, setRows, wordOf } from "./matrix.mjs";
-import { SPEEDS, advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy, stepEnd, stepsAt, toEnd } from "./player.mjs";
+import { SPEEDS, advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy, stepEnd, stepsAt, toEnd, tokenBy } from "./player.mjs";
 import { decodeBlocks, drawRibbon, firstDecode } from "./ribbon.mjs";
-import { elementSize, factsAt, isOver, keepsAllRows, magnitudeOf, newRun, piecesAt, reservedRowsOf, summaryAt, takeFrame, textOf } from "./run.mjs";
+import { copiedAt, elementSize, factsAt, isOver, keepsAllRows, magnitudeOf, newRun, piecesAt, reservedRowsOf, summaryAt, takeFrame, textOf } from "./run.mjs";
 import { drawStage, labelOf, stageLayout } from "./stage.mjs";
-import { axisWords, countOf, kindsOf, layerWords, promptTokens, rowlessWords, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, wordsOf } from "./words.mjs";
+import { axisWords, countOf, kindsOf, layerWords, promptTokens, rowlessWords, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, tokensRead, turnsText, wordsOf } from "./words.mjs";
 
 const views = new WeakMap();
 const mounted = new Set(); // views on the page now: the last one to leave takes the projector's class along
@@ -20,6 +20,7 @@ const WINDOW_TOKENS = 110; // token marks kept in the text card; older ones are 
 const SIDE_MS = 50; // figures, ribbon and chart follow a fast run no faster than this; at rest they show what the matrix shows
 const SWEEP_MS = [380, 1100]; // a read is drawn no faster and no slower than this
 const BASE_PX = 13;
+const LOST_MS = 4000; // without a connection this long, the sentence says so
 
 /** Make the view in `parent`. */
 function newView(parent) {
@@ -45,6 +46,7 @@ function destroy(view) {
   view.resize.disconnect();
   cancelAnimationFrame(view.frame);
   clearTimeout(view.timer);
+  clearTimeout(view.lostTimer);
   document.removeEventListener("keydown", view.onKey);
   view.n.root.remove();
   views.delete(view.parent);
@@ -71,7 +73,9 @@ function update(view, component) {
   }
   const runId = data.run_id ?? null;
   if (runId !== view.runId) open(view, runId);
-  else if (strangeLanguage && runId && data.transport !== "poll") connect(view); // for the words of a status or an error
+  else if (runId && data.transport !== "poll" && view.state !== "broken" && (strangeLanguage || !view.feed)) {
+    connect(view); // for the words of a status or an error; or the page is back after the connection was lost
+  }
   for (const text of data.frames ?? []) take(view, text);
   invalidate(view, "all");
 }
@@ -83,7 +87,9 @@ function open(view, runId) {
   view.runId = runId;
   view.run = runId ? newRun() : null;
   view.player = Object.assign(newPlayer(), { speed: view.player.speed });
-  Object.assign(view, { pyramid: null, columns: null, free: null, b: 0, sawLive: false, opened: false, told: false, anchor: null, extent: 1e9, state: null });
+  Object.assign(view, { pyramid: null, columns: null, free: null, b: 0, sawLive: false, opened: false, told: false, anchor: null, extent: 1e9, state: null, lost: false });
+  clearTimeout(view.lostTimer);
+  view.lostTimer = 0;
   view.last = { k: -1 };
   view.anim = {};
   view.sweepUntil = 0;
@@ -99,20 +105,61 @@ function connect(view) {
     language: view.words.language,
     next: () => view.run.numEvents,
     handle: (text) => take(view, text),
-    onState: (state) => {
-      view.state = state;
-      invalidate(view, "words");
+    onState: (state) => connection(view, state),
+    onLost: () => {
+      view.feed = null;
+      view.component.setStateValue("transport", "poll");
     },
-    onLost: () => view.component.setStateValue("transport", "poll"),
   });
 }
 
-/** Take a frame. Returns {gap, over}. */
+/** What the feed says of the connection: open, retry or gone. After a while without one the sentence says it too. */
+function connection(view, state) {
+  view.state = state;
+  if (state !== "retry") {
+    clearTimeout(view.lostTimer);
+    view.lostTimer = 0;
+    view.lost = false;
+  } else if (!view.lostTimer) {
+    view.lostTimer = setTimeout(() => {
+      view.lost = true;
+      invalidate(view, "words");
+    }, LOST_MS);
+  }
+  invalidate(view, "words");
+}
+
+/** Take a frame, whatever is in it: what cannot be shown is said, and never thrown into the page. */
 function take(view, text) {
+  if (!view.run || view.state === "broken") return { gap: false, over: true };
+  try {
+    return takeText(view, text);
+  } catch (error) {
+    giveUp(view, error);
+    return { gap: false, over: true };
+  }
+}
+
+/** This run's data cannot be shown: say so, and wait for another run. */
+function giveUp(view, error) {
+  console.warn("second token: this run's data cannot be shown", error);
+  view.feed?.close();
+  view.run = newRun();
+  view.player = Object.assign(newPlayer(), { speed: view.player.speed });
+  Object.assign(view, { pyramid: null, columns: null, free: null, b: 0, anchor: null, facts: null, sum: null, figures: {}, hover: null, pointer: null });
+  view.last = { k: -1 };
+  view.anim = {};
+  clearText(view);
+  connection(view, "broken");
+}
+
+/** Take a frame. Returns {gap, over}. */
+function takeText(view, text) {
   const { run } = view;
-  if (!run) return { gap: false, over: true };
-  const before = { events: run.numEvents, steps: run.steps.length, over: isOver(run) };
+  const before = { over: isOver(run), status: JSON.stringify([run.status, run.error]) };
   const { gap, added } = takeFrame(run, text);
+  if (view.state === "retry" && view.data.transport === "poll") connection(view, "open"); // the page has taken over
+  if (JSON.stringify([run.status, run.error]) !== before.status) invalidate(view, "words");
   if (gap && view.data.transport === "poll") view.component.setStateValue("resume", run.numEvents);
   if (gap) return { gap, over: false };
   if (!isOver(run)) view.sawLive = true;
@@ -155,7 +202,7 @@ function tick(view, now) {
   const moved = view.run ? advance(view.player, view.run, ms) : false;
   const dirty = view.dirty;
   view.dirty = {};
-  const late = draw(view, now, dirty, moved);
+  const late = drawSafely(view, now, dirty, moved);
   const animating = Object.values(view.anim).some((a) => a && now < a.t0 + a.ms);
   if (view.player.playing && !view.player.live) invalidate(view, "time");
   else if (animating) invalidate(view, "anim");
@@ -171,7 +218,7 @@ function tick(view, now) {
 
 /** Whether time goes on by itself: a live run that is being followed and has not ended. */
 function busy(view) {
-  return Boolean(view.run?.started) && view.player.live && !isOver(view.run) && view.state !== "gone";
+  return Boolean(view.run?.started) && view.player.live && !isOver(view.run) && view.state !== "gone" && !view.lost;
 }
 
 /** The moment on screen, in ns since the run was accepted. */
@@ -181,6 +228,17 @@ function present(view) {
   if (!player.live) return player.t;
   if (!busy(view) || !view.anchor) return runEnd(run);
   return view.anchor.ns + (performance.now() - view.anchor.wall) * 1e6;
+}
+
+/** A run that passes for one may still hold what cannot be drawn. */
+function drawSafely(view, now, dirty, moved) {
+  try {
+    return draw(view, now, dirty, moved);
+  } catch (error) {
+    if (view.state === "broken" || !view.run) throw error; // not the run's fault
+    giveUp(view, error);
+    return false;
+  }
 }
 
 function draw(view, now, dirty, moved) {
@@ -501,9 +559,9 @@ function writePhases(view, cursor) {
   const decodeX = first ? scale.x(prefillEnd) / view.dpr : 0;
   const total = n.ribbon.width / view.dpr;
   const firstDone = sum?.ttftNs !== null && sum?.ttftNs !== undefined;
-  let done = 0;
-  for (let i = 0; i < first; i++) done += run.steps[i].num_new_tokens.reduce((a, c) => a + c, 0);
-  const note = firstDone ? t("phase.prefill.done", { tokens, time: timeOf(sum.ttftNs) }) : t("phase.prefill.now", { done: countOf(done), tokens });
+  const done = countOf(tokensRead(run, first));
+  const note = firstDone ? t("phase.prefill.done", { tokens, time: timeOf(sum.ttftNs) })
+    : t(cursor.ended ? "phase.prefill.stopped" : "phase.prefill.now", { done, tokens });
   const preText = `${t("phase.prefill")}\u2002${note}${scale.broken ? ` · ${t("phase.broken")}` : ""}`;
   put(n.pre, preText);
   const decode = cursor.k - first;
@@ -511,10 +569,12 @@ function writePhases(view, cursor) {
   if (decode > 0) {
     const { size } = decodeBlocks(run, first, cursor.k, scale, 3.2 * view.unit);
     const median = sum.itlMedianNs === null ? timeOf(run.steps[first].end_ns - run.steps[first].start_ns) : timeOf(sum.itlMedianNs);
-    decText = `${t("phase.decode")}\u2002${t("phase.decode.note", { time: median })}${size > 1 ? ` · ${t("phase.decode.group", { size })}` : ""}`;
+    const again = countOf(run.steps[cursor.k - 1].num_new_tokens.reduce((a, n) => a + n, 0));
+    const each = run.started.settings.cache === "none" ? t("phase.decode.none", { time: median, n: again }) : t("phase.decode.note", { time: median });
+    decText = `${t("phase.decode")}\u2002${each}${size > 1 ? ` · ${t("phase.decode.group", { size })}` : ""}`;
   }
   put(n.dec, decText);
-  const preRoom = decode > 0 ? Math.max(decodeX - 10, Math.min(total * 0.46, 330)) : total;
+  const preRoom = decode > 0 ? Math.max(decodeX - 10, Math.min(total * 0.46, 330 * (view.unit / view.dpr))) : total;
   n.pre.style.maxWidth = `${Math.max(120, preRoom)}px`;
   probe.font = `${(view.unit / view.dpr) * BASE_PX * 0.96}px ${view.theme.font}`;
   const preWidth = Math.min(probe.measureText(preText).width, preRoom);
@@ -597,10 +657,18 @@ function writeLegend(view) {
   for (const [node, name] of [[n.k, "k"], [n.v, "v"]]) node.setAttribute("aria-pressed", String(tensor === name));
 }
 
+function sayOf(view, cursor) {
+  const { run, words } = view;
+  if (view.state === "broken") return { text: words.t("say.broken"), tone: "bad" };
+  if (view.state === "gone") return { text: words.t("info.gone"), tone: "bad" };
+  if (view.lost && run && !isOver(run) && view.player.live) return { text: words.t("say.lost"), tone: "bad" };
+  return sentenceOf(run, cursor, words);
+}
+
 function writeWords(view, cursor, now) {
   const { n, run, words, facts, sum } = view;
   const t = words.t;
-  const say = view.state === "gone" ? { text: t("info.gone"), tone: "bad" } : sentenceOf(run, cursor, words);
+  const say = sayOf(view, cursor);
   put(n.say, say.text);
   n.say.dataset.tone = say.tone;
   if (say.tone !== view.spoken && now - view.spokenAt > 900) {
@@ -748,6 +816,7 @@ function writeText(view, count) {
     const span = document.createElement("span");
     span.className = i % 2 ? "tok odd" : "tok";
     span.textContent = run.pieces[b][i].text;
+    span.classList.toggle("turns", turnsText(span.textContent));
     tokens.spans.push(span);
     box.append(span);
   }
@@ -768,16 +837,36 @@ function beginText(view, start) {
   const before = document.createElement("span");
   before.className = "old";
   before.title = words.t("text.prompt");
-  before.textContent = (tail.length < prompt.length ? "… " : "") + tail.join("").trimStart();
+  while (tail.length && !tail[0].trim()) tail.shift();
+  if (tail.length) tail[0] = tail[0].trimStart();
+  joinPieces(before, tail.length < prompt.length ? ["… ", ...tail] : tail);
   n.words.firstChild.append(before);
   if (start) {
     const earlier = document.createElement("span");
     earlier.className = "earlier";
-    earlier.textContent = run.pieces[b].slice(0, start).map((piece) => piece.text).join("");
+    joinPieces(earlier, run.pieces[b].slice(0, start).map((piece) => piece.text));
     n.words.firstChild.append(earlier);
   }
   Object.assign(view.tokens, { start, spans: [], ready: true, current: null });
   return old;
+}
+
+/** Put pieces into a node as one text. A piece that turns the direction of what follows stands apart, so that it turns
+ * itself only; to set every piece apart would break the order of words in Arabic or Hebrew. */
+function joinPieces(node, texts) {
+  let plain = "";
+  for (const text of texts) {
+    if (!turnsText(text)) {
+      plain += text;
+      continue;
+    }
+    const apart = document.createElement("span");
+    apart.className = "turns";
+    apart.textContent = text;
+    node.append(plain, apart);
+    plain = "";
+  }
+  node.append(plain);
 }
 
 // ---- pop-overs, tool tips -----------------------------------------------------------------------
@@ -851,8 +940,8 @@ function wire(view) {
   };
   n.start.addEventListener("click", go((p, r) => seek(p, r, 0)));
   n.end.addEventListener("click", go(toEnd));
-  n.back.addEventListener("click", () => step(view, -1));
-  n.next.addEventListener("click", () => step(view, 1));
+  n.back.addEventListener("click", (event) => step(view, -1, event.shiftKey));
+  n.next.addEventListener("click", (event) => step(view, 1, event.shiftKey));
   n.play.addEventListener("click", () => toggle(view));
   n.project.addEventListener("click", () => project(view, !n.root.classList.contains("projection"), true));
   for (const speed of SPEEDS) n.speed.add(new Option(`${speed}×`, String(speed), speed === 1, speed === 1));
@@ -878,9 +967,12 @@ function wire(view) {
   document.addEventListener("keydown", view.onKey);
 }
 
-function step(view, by) {
-  if (!view.run?.started) return;
-  if (stepBy(view.player, view.run, by)) view.stepping = by > 0;
+/** One token on or back; with `single` one step, which may be a piece of the prompt. */
+function step(view, by, single) {
+  const { player, run } = view;
+  if (!run?.started) return;
+  const went = single ? stepBy(player, run, by) : tokenBy(player, run, by, !view.reduced.matches);
+  if (went) view.stepping = by > 0 && player.until === null;
   view.sweepUntil = 0;
   invalidate(view, "time");
 }
@@ -962,15 +1054,21 @@ function hoverStep(view, range, event) {
   const t = words.t;
   const one = run.steps[first];
   const took = (s) => s.end_ns - s.start_ns;
+  const size = (bytes) => (bytes === null ? t("fig.unknown_part") : sizeOf(bytes));
+  const kvOf = (i) => (run.steps[i].kv_bytes_read === null ? null : run.steps[i].kv_bytes_read - copiedAt(run, i));
   let lines;
   if (one.phase === "prefill") {
     lines = [t("chart.tip.first", { time: timeOf(view.sum?.ttftNs ?? stepEnd(run, last)), pieces: last + 1 })];
   } else if (first === last) {
     const texts = one.token_texts[view.b].map(labelOf).join("");
-    lines = [`“${texts}”`, t("chart.tip", { step: countOf(first), time: timeOf(took(one)), weights: sizeOf(one.weight_bytes_read ?? 0), kv: sizeOf(one.kv_bytes_read ?? 0) })];
+    lines = [`“${texts}”`, t("chart.tip", { step: countOf(first), time: timeOf(took(one)), weights: size(one.weight_bytes_read), kv: size(kvOf(first)) })];
   } else {
     const times = run.steps.slice(first, last + 1).map(took);
-    lines = [t("chart.tip.group", { first, last, least: timeOf(Math.min(...times)), most: timeOf(Math.max(...times)), kv: sizeOf(run.steps[last].kv_bytes_read ?? 0) })];
+    lines = [t("chart.tip.group", { first, last, least: timeOf(Math.min(...times)), most: timeOf(Math.max(...times)), kv: size(kvOf(last)) })];
+  }
+  for (let i = first; i <= last && one.phase !== "prefill"; i++) {
+    const copied = copiedAt(run, i);
+    if (copied) lines.push(t("chart.tip.copy", { step: countOf(i), copied: sizeOf(copied) }));
   }
   view.hoverStep = one.phase === "prefill" ? -1 : first;
   showTip(view, lines, { left: event.clientX, width: 0, top: event.clientY - 12, bottom: event.clientY + 12 });
@@ -1163,8 +1261,8 @@ function onKey(view, event) {
   else if (key === " ") {
     if (/^(BUTTON|A|SUMMARY)$/.test(tag) && target !== view.n.play) return;
     toggle(view);
-  } else if (key === "ArrowRight") step(view, 1);
-  else if (key === "ArrowLeft") step(view, -1);
+  } else if (key === "ArrowRight") step(view, 1, event.shiftKey);
+  else if (key === "ArrowLeft") step(view, -1, event.shiftKey);
   else if (key === "Home" && view.run?.started) seek(view.player, view.run, 0);
   else if (key === "End" && view.run?.started) toEnd(view.player, view.run);
   else return;

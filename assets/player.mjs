@@ -7,9 +7,9 @@ import { isOver } from "./run.mjs";
 
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 10];
 
-/** A player that follows the newest event. */
+/** A player that follows the newest event. `until`: where a quick run through the prompt's pieces stops, `rush`: its speed. */
 export function newPlayer() {
-  return { live: true, playing: false, speed: 1, t: 0 };
+  return { live: true, playing: false, speed: 1, t: 0, until: null, rush: 1 };
 }
 
 /** End of step i, since the run was accepted. */
@@ -47,6 +47,13 @@ export function cursorOf(player, run) {
 /** Let `ms` of the viewer's time go by. Returns whether anything moved. */
 export function advance(player, run, ms) {
   if (player.live || !player.playing || !run.started) return false;
+  if (player.until !== null) {
+    const { until } = player;
+    const t = player.t + ms * 1e6 * player.rush;
+    if (t >= until) seek(player, run, until);
+    else player.t = t;
+    return true;
+  }
   const end = runEnd(run);
   player.t = Math.min(end, player.t + ms * 1e6 * player.speed);
   if (player.t >= end && isOver(run)) player.playing = false;
@@ -60,6 +67,7 @@ export function play(player, run) {
   if (player.live || player.t >= runEnd(run)) player.t = 0;
   player.live = false;
   player.playing = true;
+  player.until = null;
 }
 
 /** Stop the picture; the run itself goes on. */
@@ -67,12 +75,14 @@ export function pause(player, run) {
   if (player.live) player.t = runEnd(run);
   player.live = false;
   player.playing = false;
+  player.until = null;
 }
 
 /** Go to time t and stay there. */
 export function seek(player, run, t) {
   player.live = false;
   player.playing = false;
+  player.until = null;
   player.t = Math.max(0, Math.min(t, runEnd(run)));
 }
 
@@ -85,11 +95,32 @@ export function stepBy(player, run, by) {
   return true;
 }
 
+const RUSH_MS = 700; // the pieces of a prompt pass in this time when they count as one step
+
+/** One token on or back: all pieces of the prompt count as one step, as they make one token. On, its pieces pass quickly,
+ * or at once with `quick` false. Returns whether there was one. */
+export function tokenBy(player, run, by, quick) {
+  if (!run.started) return false;
+  if (player.until !== null) seek(player, run, player.until); // pressed again before the pieces have passed
+  const { k } = cursorOf(player, run);
+  let first = 0; // steps that read the prompt
+  while (first < run.steps.length && run.steps[first].phase === "prefill") first++;
+  if (by > 0 ? k >= first : k > first) return stepBy(player, run, by);
+  if (by < 0) return stepBy(player, run, -k);
+  if (!quick || first - k === 1) return stepBy(player, run, first - k);
+  const t = k ? stepEnd(run, k - 1) : 0;
+  const until = stepEnd(run, first - 1);
+  Object.assign(player, { live: false, playing: true, t: player.live ? t : Math.max(player.t, t), until });
+  player.rush = Math.max(1, (until - player.t) / (RUSH_MS * 1e6));
+  return true;
+}
+
 /** To the newest: follow a run that goes on, or show the end of one that is over. */
 export function toEnd(player, run) {
   if (isOver(run)) seek(player, run, runEnd(run));
   else {
     player.live = true;
     player.playing = false;
+    player.until = null;
   }
 }

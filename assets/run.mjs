@@ -17,7 +17,7 @@ export function newRun() {
     steps: [],
     predicted: [], // one a step: flops, flops without a cache, KV live, reserved, read, written, weights read
     columns: [], // columns attended after each step, pads included
-    moved: [], // bytes read and written up to and with each step
+    moved: [], // bytes read and written up to and with each step; null where a source does not say
     tokenSteps: [], // indices of the steps that gave a token
     pieces: [], // a sequence: [{text, step}]
     sequences: [], // a sequence: {k, v, sampled}: magnitudes [rows, columns] as bytes
@@ -79,10 +79,7 @@ function takeStep(run, step, predicted) {
   run.steps.push(step);
   run.predicted.push(predicted && predicted[0] !== null ? predicted : null); // an endpoint's spec may be unknown
   run.columns.push(step.phase === "prefill" ? Math.max(...step.context_len) : before + 1);
-  run.moved.push(
-    (k ? run.moved[k - 1] : 0) +
-      (step.weight_bytes_read ?? 0) + (step.kv_bytes_read ?? 0) + (step.kv_bytes_written ?? 0),
-  );
+  run.moved.push([k ? run.moved[k - 1] : 0, step.weight_bytes_read, step.kv_bytes_read, step.kv_bytes_written].reduce(plus));
   let gave = false;
   step.token_texts.forEach((texts, b) => {
     for (const text of texts) run.pieces[b].push({ text, step: k });
@@ -178,19 +175,33 @@ export function tokenStepsAt(run, k) {
   return low;
 }
 
+/** Sum of two counts; null as soon as one is not known. */
+function plus(a, b) {
+  return a === null || b === null || b === undefined ? null : a + b;
+}
+
+/** Bytes of KV that step i read only to move its rows into a larger slab: what is beyond one read of each column. */
+export function copiedAt(run, i) {
+  const { kv_bytes_read: read } = run.steps[i];
+  const { cache, batch } = run.started.settings;
+  if (cache === "none" || !run.rowBytes || read === null || !keepsAllRows(run.started)) return 0;
+  return Math.max(0, read - run.columns[i] * run.rowBytes * batch);
+}
+
 /** What is counted and predicted after k steps. `token` sums the steps that made the newest token: all pieces of
  * the prompt for the first one, one step for any other. */
 export function factsAt(run, k) {
   const step = k ? run.steps[k - 1] : null;
   const predicted = k ? run.predicted[k - 1] : null;
   const from = !k ? 0 : step.phase === "prefill" ? 0 : k - 1;
-  const token = { weights: 0, read: 0, written: 0, flops: 0, ns: 0, newRows: 0, attended: 0 };
+  const token = { weights: 0, read: 0, written: 0, copied: 0, flops: 0, ns: 0, newRows: 0, attended: 0 };
   for (let i = from; i < k; i++) {
     const s = run.steps[i];
-    token.weights = s.weight_bytes_read === null ? null : token.weights + s.weight_bytes_read;
-    token.read += s.kv_bytes_read ?? 0;
-    token.written += s.kv_bytes_written ?? 0;
-    token.flops += run.predicted[i]?.[0] ?? 0;
+    token.weights = plus(token.weights, s.weight_bytes_read);
+    token.read = plus(token.read, s.kv_bytes_read);
+    token.written = plus(token.written, s.kv_bytes_written);
+    token.copied += copiedAt(run, i);
+    token.flops = plus(token.flops, run.predicted[i]?.[0]);
     token.ns += s.end_ns - s.start_ns;
     token.newRows += s.num_new_tokens.reduce((a, n) => a + n, 0);
   }
@@ -209,7 +220,7 @@ export function factsAt(run, k) {
     readAgrees: known && step.kv_bytes_read === predicted[4] && step.weight_bytes_read === predicted[6],
     movedBytes: k ? run.moved[k - 1] : 0,
     flopsWithoutCache: known ? predicted[1] : null,
-    flopsKnown: known,
+    flopsKnown: known && token.flops !== null,
     token,
     ...apart(run, k),
   };
@@ -259,6 +270,8 @@ export function summaryAt(run, k) {
   const value = {
     ttftNs: count ? ends[0] - run.started.accepted_ns : null,
     numTokens,
+    decodeTokens,
+    decodeNs: span,
     numGaps: gaps.length,
     secondNs: count > 1 ? ends[1] - ends[0] : null,
     itlMedianNs: percentileOf(gaps, 0.5),

@@ -3,11 +3,14 @@
 // Pure functions; the strings come from assets/locales. Sizes are in KiB, MiB, GiB; thousands have a thin space.
 import { isOver, piecesAt, summaryAt } from "./run.mjs";
 
-/** Look-ups in one language. `t(key, params)` fills {name} places; a key without text shows itself. */
+/** Look-ups in one language. `t(key, params)` fills {name} places and takes "token" of [n|token|tokens] where n is 1; a
+ * key without text shows itself. */
 export function wordsOf(strings, language) {
   const t = (key, params) => {
     const text = strings[`view.${key}`] ?? key;
-    return params ? text.replace(/\{(\w+)\}/g, (all, name) => (name in params ? String(params[name]) : all)) : text;
+    if (!params) return text;
+    const chosen = text.replace(/\[(\w+)\|([^|\]]*)\|([^\]]*)\]/g, (all, name, one, more) => (String(params[name]) === "1" ? one : more));
+    return chosen.replace(/\{(\w+)\}/g, (all, name) => (name in params ? String(params[name]) : all));
   };
   return { t, language, has: (key) => `view.${key}` in strings };
 }
@@ -104,12 +107,18 @@ export function kindsOf(layers, words) {
   return [...counts].map(([name, n]) => `${n} × ${name}`).join(", ");
 }
 
+/** Whether a text holds a character that turns the direction of what follows it. */
+export function turnsText(text) {
+  return /[\u202a-\u202e\u2066-\u2069]/.test(text);
+}
+
 /** Prompt tokens of all sequences. */
 export function promptTokens(run) {
   return run.started.prompt_token_ids.reduce((sum, ids) => sum + ids.length, 0);
 }
 
-/** The sentence for a prefix: {text, tone}. Tones: quiet, busy, plain, bad. `error` is the text of the frame. */
+/** The sentence for a prefix: {text, tone}. Tones: quiet, busy, plain, bad. An error, or why the run ended early, is said
+ * in the frame's own words. */
 export function sentenceOf(run, cursor, words) {
   const { t } = words;
   if (!run) return { text: t("say.empty"), tone: "quiet" };
@@ -121,23 +130,35 @@ export function sentenceOf(run, cursor, words) {
   if (cursor.ended && (end === "error" || (!run.finished && run.error))) {
     return { text: t("say.error", { error: run.error ?? "", tokens: countOf(sum.numTokens), steps: countOf(k) }), tone: "bad" };
   }
-  const story = sum.ttftNs === null ? readingSentence(run, k, t) : storySentence(run, k, sum, t);
-  if (end === "cancelled") return { text: `${story} ${t("say.cancelled", { tokens: countOf(sum.numTokens) })}`, tone: "plain" };
-  return { text: story, tone: sum.ttftNs === null ? "busy" : "plain" };
+  const reading = sum.ttftNs === null;
+  const story = reading ? readingSentence(run, k, cursor.ended, t) : storySentence(run, k, sum, t);
+  if (!cursor.ended) return { text: story, tone: reading ? "busy" : "plain" };
+  const why = run.status?.state === "finished" ? run.status.text : null;
+  if (why && why !== t("say.stopped")) return { text: `${story} ${why}`, tone: "plain" };
+  if (end !== "cancelled" || reading) return { text: story, tone: "plain" };
+  return { text: `${story} ${t("say.cancelled", { tokens: countOf(sum.numTokens) })}`, tone: "plain" };
 }
 
 function statusSentence(run, t) {
   const status = run.status;
   if (run.error) return { text: run.error, tone: "bad" };
+  if (status?.state === "finished") return { text: status.text ?? t("say.never"), tone: "plain" };
   if (status?.state === "queued" && status.position) return { text: status.text ?? t("say.queued", { position: status.position }), tone: "busy" };
   const share = typeof status?.fraction === "number" ? ` ${Math.round(status.fraction * 100)} %` : "";
   return { text: (status?.text ?? t("say.loading")) + share, tone: "busy" };
 }
 
-function readingSentence(run, k, t) {
-  const total = promptTokens(run);
+/** Prompt tokens that the first k steps have fed. */
+export function tokensRead(run, k) {
   let done = 0;
   for (let i = 0; i < k; i++) done += run.steps[i].num_new_tokens.reduce((a, n) => a + n, 0);
+  return Math.min(done, promptTokens(run));
+}
+
+function readingSentence(run, k, ended, t) {
+  const total = promptTokens(run);
+  const done = tokensRead(run, k);
+  if (ended) return t("say.stopped_reading", { done: countOf(done), total: countOf(total) });
   return k ? t("say.reading", { done: countOf(done), total: countOf(total) }) : t("say.read_first", { total: countOf(total) });
 }
 

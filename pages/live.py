@@ -1,19 +1,22 @@
 """The live page: ask, press one button, watch. What follows the run is drawn by the live view."""
 
+import dataclasses
+import traceback
 from pathlib import Path
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import cost, hardware, kv_matrix, live, memory, model_files
+from viz_engine import checks, cost, hardware, kv_matrix, live, memory, model_files
 from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings, RunStarted
 from viz_engine.prompt import PromptTokenizer
+from viz_engine.spec import ModelSpec
 from viz_engine.text import Message, UserError, mib, t
 
 RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
 # name -> (context to fill up to or None, new tokens)
-PRESETS = {"document": (2048, 48), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
-CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6000, 8000)
+PRESETS = {"document": (2000, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
+CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2000, 3000, 4096, 6000, 8000)
 MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 FIRST = {
     "model": model_files.DEFAULT_MODEL,
@@ -60,9 +63,25 @@ def first_values() -> None:
     if "prompt" not in state:
         state.preset = "document"
         choose_preset()
+        take_settings(registry.get(st.query_params.get("run", "")))
     elif state.get("preset") and state.get("preset_language") != language:
         choose_preset()
     state.preset_language = language
+
+
+def take_settings(run: live.Run | None) -> None:
+    """Whoever comes by a link finds that run's prompt and sizes in the boxes."""
+    if run is None or run.settings is None:
+        return
+    state, settings = st.session_state, run.settings
+    state.preset = None
+    state.prompt = settings.prompts[0]
+    for name, known in (("context_len", CONTEXT_LENS), ("new_tokens", NEW_TOKENS)):
+        value = getattr(settings, name) or 0
+        if value in known:
+            state[name] = value
+    for name in FIRST:
+        state[name] = getattr(settings, name)
 
 
 def settings_chosen() -> RunSettings:
@@ -120,6 +139,10 @@ def open_file() -> None:
     except UserError as error:
         st.session_state.notice = error.message
         return
+    except Exception:  # whatever a file holds, the page stays
+        traceback.print_exc()
+        st.session_state.notice = Message(key="runs.broken")
+        return
     st.session_state.notice = None
     show(run.id)
 
@@ -168,25 +191,39 @@ def num_prompt_tokens(folder: Path, prompt: str, chat: bool, context_len: int | 
 
 def cost_line() -> None:
     """What this choice will take in memory, before it runs; or the sentence why it cannot run."""
-    settings = settings_chosen()
-    prompt = settings.prompts[0]
+    settings, info = settings_chosen(), registry.engine.info()
+    if settings.dtype == "auto":
+        settings = dataclasses.replace(settings, dtype=info.dtype or "bfloat16")
+    device = info.device if settings.device == "auto" else settings.device
+    on_gpu = (device or "cpu") != "cpu"  # whose memory only the engine can ask
     try:
         registry.limits.check(settings)
         folder = model_files.locate(settings.model)
         if folder is None:
-            preparing()
+            not_here(settings.model)
             return
         spec = model_files.spec_of(settings.model)
-        tokens = num_prompt_tokens(folder, prompt, settings.chat, settings.context_len)
-        num_weights = model_files.num_weights(folder) if spec is None else 0
+        prompt, context_len = settings.prompts[0], settings.context_len
+        tokens = num_prompt_tokens(folder, prompt, settings.chat, context_len)
+        if spec is None:
+            num_weights = grouped(model_files.num_weights(folder))
+            st.caption(say("ask.cost_observed", tokens=grouped(tokens), weights=num_weights))
+            return
+        line, formula = predicted_cost(spec, settings, tokens)
+        st.caption(line, help=formula)
+        checks.check(
+            spec,
+            settings,
+            [tokens] * settings.batch,
+            None if on_gpu else hardware.available_bytes(),
+        )
     except UserError as error:
         st.caption(f":orange[{plain(error.message.text(language))}]")
-        return
-    if spec is None:
-        st.caption(say("ask.cost_observed", tokens=grouped(tokens), weights=grouped(num_weights)))
-        return
-    dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype
-    cached = settings.cache != "none"
+
+
+def predicted_cost(spec: ModelSpec, settings: RunSettings, tokens: int) -> tuple[str, str]:
+    """The line under the sliders, and its formula with the numbers put in."""
+    dtype, cached = settings.dtype, settings.cache != "none"
     need = memory.footprint(
         spec,
         dtype,
@@ -195,43 +232,42 @@ def cost_line() -> None:
         new_tokens=settings.new_tokens,
         cached=cached,
     )
-    available = hardware.available_bytes()
+    numbers = {
+        "rows": grouped(need.num_rows),
+        "cache": mib(need.kv_reserved_bytes),
+        "weights": mib(need.weight_bytes),
+    }
     line = say(
         "ask.cost" if cached else "ask.cost_none",
         tokens=grouped(tokens),
         new_tokens=grouped(settings.new_tokens),
-        rows=grouped(need.num_rows),
-        cache=mib(need.kv_reserved_bytes),
-        weights=mib(need.weight_bytes),
+        **numbers,
     )
     formula = say(
         "ask.cost_help",
-        rows=grouped(need.num_rows),
         block=cost.BLOCK_LEN,
         row_bytes=grouped(cost.row_bytes(spec, dtype)),
         batch=settings.batch,
-        cache=mib(need.kv_reserved_bytes),
         parameters=grouped(spec.num_parameters),
         element_size=cost.ELEMENT_SIZE[dtype],
-        weights=mib(need.weight_bytes),
-        available=mib(available),
+        available=mib(hardware.available_bytes()),
+        **numbers,
     )
-    st.caption(f"{line} · :gray-badge[{say('ask.predicted')}]", help=formula)
-    try:
-        memory.check_fits(need, available)
-    except UserError as error:
-        st.caption(f":orange[{plain(error.message.text(language))}]")
+    return f"{line} · :gray-badge[{say('ask.predicted')}]", formula
 
 
 @st.fragment(run_every=1.0)
-def preparing() -> None:
-    """How far the model is, until it is here; then the whole page once more."""
+def not_here(model: str) -> None:
+    """How far the default model is, until it is here; of another, that it will be fetched."""
+    if model != model_files.DEFAULT_MODEL:
+        st.caption(say("ask.cost_unknown"))
+        return
     info = registry.engine.info()
-    if model_files.is_ready(model_files.DEFAULT_MODEL):
+    if model_files.is_ready(model):
         st.rerun()
     message = info.problem or info.progress
     share = f" {info.fraction:.0%}" if info.fraction is not None and not info.problem else ""
-    st.caption(plain(message.text(language)) + share if message else say("ask.cost_unknown"))
+    st.caption(plain(message.text(language)) + share if message else say("ask.preparing"))
 
 
 def plain(text: str) -> str:
@@ -403,7 +439,7 @@ def about(started: RunStarted) -> None:
     for reason in started.reasons:
         st.caption(plain(reason.text(language)))
     for part in started.parts:
-        st.caption(("✓ " if part.on else "– ") + plain(part.reason.text(language)))
+        st.caption(plain(part.reason.text(language)))
     st.caption(plain(" · ".join(f"{name} {number}" for name, number in started.versions.items())))
     if started.command:
         st.code(started.command[:2000], language="bash", wrap_lines=True)

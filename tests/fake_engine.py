@@ -221,6 +221,8 @@ def main() -> None:
         "viz_engine.models": types.SimpleNamespace(
             load=load,
             devices=lambda: ["cpu"],
+            choose_device=lambda wanted: ("cpu", None),
+            choose_dtype=lambda wanted, device: ("bfloat16", None),
             is_out_of_memory=lambda error: isinstance(error, MemoryError),
         ),
     }

@@ -134,6 +134,7 @@ def test_unknown_fields_are_ignored_and_unknown_kinds_refused() -> None:
         ("step", True),
         ("step", 1.5),
         ("step", 2**60),
+        ("step", -1),
         ("k", "***"),
         ("k", None),
         ("first", [1]),
@@ -154,6 +155,21 @@ def test_a_line_that_is_no_record_is_refused(line: str) -> None:
         from_line(line)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400])
+def test_a_number_that_is_none_is_refused(number: str) -> None:
+    line = to_line(started())
+    for field in ('"temperature":0.0', '"torch":"0"'):
+        with pytest.raises(UserError):
+            from_line(line.replace(field, f"{field.partition(':')[0]}:{number}"))
+
+
+def test_a_file_of_another_version_says_so() -> None:
+    data = RunLog.of(RECORDS).to_jsonl().replace('"schema":1', '"schema":99').encode()
+    with pytest.raises(UserError, match="another version") as caught:
+        RunLog.read(data)
+    assert "其他版本" in caught.value.message.text("zh")
+
+
 def test_every_required_field_is_needed() -> None:
     for field in dataclasses.fields(StepFinished):
         data = json.loads(to_line(step(0, 0, 2)))
@@ -172,7 +188,7 @@ def test_settings_survive_a_permalink() -> None:
     [
         ((step(0, 0, 2),), "begins with RunStarted"),
         ((started(), started()), "one RunStarted"),
-        ((started(schema=99),), "schema"),
+        ((started(accepted_ns=0),), "before it was queued"),
         ((started(prompt_token_ids=()),), "each sequence"),
         ((started(prompt_texts=(("a",),)),), "do not match"),
         ((started(), step(1, 0, 2)), "is due"),
@@ -185,7 +201,16 @@ def test_settings_survive_a_permalink() -> None:
         ((started(), step(0, 0, 2, token_ids=())), "sequences"),
         ((started(), step(0, 0, 2, token_texts=((),))), "do not match"),
         ((started(), step(0, 0, 2, context_len=(1,))), "more tokens fed"),
-        ((started(), SAMPLE, dataclasses.replace(SAMPLE, k=b"")), "rows x columns"),
+        ((started(), SAMPLE), "rows that are not there"),
+        ((started(), step(0, 0, 2), dataclasses.replace(SAMPLE, k=b"")), "rows x columns"),
+        (
+            (started(), step(0, 0, 2), dataclasses.replace(SAMPLE, first=9**9, stop=9**9, k=b"")),
+            "rows that are not there",
+        ),
+        ((started(), step(0, 0, 9**9)), "more positions"),
+        ((started(), step(0, 0, 2, dropped=(((10**15, 0),),))), "dropped"),
+        ((started(), step(0, 0, 2, dropped=(((0, 3),),))), "dropped"),
+        ((started(), step(0, 0, 2, start_ns=1)), "time goes back"),
         ((started(), dataclasses.replace(SAMPLE, sequence=1)), "not there"),
         ((started(), finished(finish_reason="bored")), "finish_reason"),
         ((started(), step(0, 0, 2), finished(end_ns=3)), "time goes back"),

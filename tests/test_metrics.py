@@ -10,7 +10,7 @@ from viz_engine.events import RunLog
 
 def log_of(ends: list[int]) -> RunLog:
     """A run whose prefill ends at `ends[0]` and whose tokens follow."""
-    events = [started(accepted_ns=0), step(0, 0, 2, start_ns=0, end_ns=ends[0])]
+    events = [started(queued_ns=0, accepted_ns=0), step(0, 0, 2, start_ns=0, end_ns=ends[0])]
     for i, (a, b) in enumerate(zip(ends, ends[1:], strict=False), start=1):
         events.append(step(i, 1 + i, 2 + i, start_ns=a, end_ns=b))
     return RunLog.of(events)

@@ -6,14 +6,15 @@ Progress goes to stderr. What a visitor can put right is one sentence and exit c
 import argparse
 import contextlib
 import json
+import os
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from viz_engine import command, hardware, live_bench
-from viz_engine.events import RunFinished, RunLog, StepFinished, to_line
+from viz_engine import checks, command, hardware, live_bench
+from viz_engine.events import RunFinished, RunLog, RunStarted, StepFinished, to_line
 from viz_engine.text import Message, UserError
 
 
@@ -27,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +53,7 @@ def _record(args: argparse.Namespace) -> int:
         raise UserError("error.prompt_json") from None
     if not settings.prompts:
         raise UserError("error.no_prompt")
+    checks.check_settings(settings)  # before a model is loaded
     hardware.share_cores()
     from viz_engine import engine, models
 
@@ -59,10 +64,21 @@ def _record(args: argparse.Namespace) -> int:
     with _open(args.out) as out:
         for event in _and_rest(first, events):
             log.append(event)
+            if isinstance(event, RunStarted):
+                _note_length(event)
             out.write(to_line(event) + "\n")
             if isinstance(event, StepFinished):
                 _show_step(log, event)
     return _conclude(log.finished, args.out)
+
+
+def _note_length(started: RunStarted) -> None:
+    asked = started.settings.context_len
+    if asked is not None and started.prompt_columns > asked:
+        message = Message(
+            key="note.prompt_longer", params={"asked": asked, "tokens": started.prompt_columns}
+        )
+        print(message, file=sys.stderr)
 
 
 def _and_rest(first: object, rest: Iterator) -> Iterator:

@@ -9,7 +9,7 @@ Try it: tests/test_engine.py lists every refusal.
 from collections.abc import Sequence
 
 from viz_engine import memory
-from viz_engine.events import MAX_BATCH, RunSettings
+from viz_engine.events import MAX_BATCH, MAX_INT, RunSettings
 from viz_engine.spec import ModelSpec
 from viz_engine.text import UserError
 
@@ -62,6 +62,9 @@ def check_settings(settings: RunSettings) -> None:
         raise UserError(
             "error.prompt_count", num_prompts=len(settings.prompts), batch=settings.batch
         )
+    numbers = (settings.seed, *(settings.stop_token_ids or ()))
+    if not all(0 <= number <= MAX_INT for number in numbers):
+        raise UserError("error.whole_number", most=MAX_INT)
     if not 0 <= settings.temperature <= 10:
         raise UserError("error.temperature", temperature=settings.temperature)
     if not 0 < settings.top_p <= 1:

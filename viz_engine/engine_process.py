@@ -86,6 +86,8 @@ class EngineInfo:
 
     state: str  # stopped, starting, ready
     devices: tuple[str, ...]
+    device: str | None  # what `auto` takes here
+    dtype: str | None
     memory_bytes: int | None
     problem: Message | None  # why no run can work (torch is missing)
     progress: Message | None  # what it prepares now
@@ -258,6 +260,8 @@ class Engine:
             return EngineInfo(
                 state="ready" if self._ready else "starting" if self._process else "stopped",
                 devices=tuple(ready.get("devices") or ()),
+                device=ready.get("device"),
+                dtype=ready.get("dtype"),
                 memory_bytes=ready.get("memory_bytes"),
                 problem=_message(problem) if problem else None,
                 progress=progress[0] if progress else None,

@@ -25,6 +25,7 @@ SCHEMA = 1
 MAX_FILE_BYTES = 64 * 1024**2
 MAX_BATCH = 64
 MAX_INT = 2**53 - 1  # the largest that JSON readers keep exactly
+MAX_COLUMNS = 2**22  # positions of a run: beyond any window, and a picture can still be made
 MAGNITUDE_SCALE = "2**((u-128)/12), 0 is zero"  # u: the stored byte; resolution 5.9 %
 
 
@@ -206,7 +207,7 @@ def from_line(line: str | bytes) -> Event:
     """The record that a line holds. Raises UserError on anything that is not one, naming the
     field."""
     try:
-        data = json.loads(line)
+        data = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise UserError("error.file_line") from None
     if not isinstance(data, dict):
@@ -215,6 +216,10 @@ def from_line(line: str | bytes) -> Event:
     if cls is None:
         raise UserError("error.file_kind", name=str(data.get("kind"))[:40])
     return _read(cls, data, cls.kind)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def settings_to_dict(settings: RunSettings) -> dict[str, object]:
@@ -272,7 +277,7 @@ def _value(hint: object, value: object, where: str) -> object:
                 )
     elif origin is Mapping:
         if isinstance(value, dict) and all(
-            isinstance(item, str | int | float) for item in value.values()
+            isinstance(item, str) or _finite(item) for item in value.values()
         ):
             return value
     elif hasattr(hint, "__dataclass_fields__"):
@@ -285,14 +290,21 @@ def _value(hint: object, value: object, where: str) -> object:
             except (binascii.Error, ValueError):
                 pass
     elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if _finite(value):
             return float(value)
     elif hint is int:
-        if type(value) is int and abs(value) <= MAX_INT:
+        if type(value) is int and 0 <= value <= MAX_INT:  # no record has a negative count
             return value
     elif hint in (str, bool) and type(value) is hint:
         return value
     raise UserError("error.file_field", field=where)
+
+
+def _finite(value: object) -> bool:
+    """Whether a value is a number that a JSON reader elsewhere can keep."""
+    if type(value) is int:
+        return abs(value) <= MAX_INT
+    return type(value) is float and math.isfinite(value)
 
 
 class LogError(ValueError):
@@ -344,7 +356,7 @@ class RunLog:
         if self.started is not None:
             raise LogError("a run has one RunStarted")
         if event.schema != SCHEMA:
-            raise LogError(f"schema {event.schema}, this version reads {SCHEMA}")
+            raise UserError("error.file_schema", schema=event.schema, known=SCHEMA)
         batch = event.settings.batch
         if not 1 <= batch <= MAX_BATCH:
             raise LogError(f"batch {batch} is not within 1 to {MAX_BATCH}")
@@ -357,6 +369,8 @@ class RunLog:
             raise LogError("prompt tokens and their texts do not match")
         if not 1 <= len(event.spec.layers) <= 2000 or not 0 <= event.spec.num_columns <= 100_000:
             raise LogError("the model's layers are out of bounds")
+        if event.accepted_ns < event.queued_ns:
+            raise LogError("accepted before it was queued")
 
     def _check_step(self, event: StepFinished) -> None:
         batch = self.started.settings.batch
@@ -366,7 +380,7 @@ class RunLog:
             raise LogError(f"unknown phase {event.phase!r}")
         if event.phase == "prefill" and self.steps and self.steps[-1].phase == "decode":
             raise LogError("prefill after decode")
-        last_ns = self.steps[-1].end_ns if self.steps else event.start_ns
+        last_ns = self.steps[-1].end_ns if self.steps else self.started.accepted_ns
         if event.end_ns < event.start_ns or event.start_ns < last_ns:
             raise LogError(f"time goes back at step {event.step}")
         per_sequence = (
@@ -386,6 +400,10 @@ class RunLog:
                 raise LogError(f"step {event.step}: tokens and texts do not match")
             if not 0 <= event.num_new_tokens[b] <= event.context_len[b]:
                 raise LogError(f"step {event.step}: more tokens fed than attended")
+            if max(event.context_len[b], stop) > MAX_COLUMNS:
+                raise LogError(f"step {event.step}: more positions than {MAX_COLUMNS}")
+            if any(not 0 <= start < end <= stop for start, end in event.dropped[b]):
+                raise LogError(f"step {event.step}: rows dropped that are not there")
             if cached:
                 if first != self.num_rows[b] or stop != first + event.num_new_tokens[b]:
                     raise LogError(f"step {event.step}: rows {first}-{stop} do not continue")
@@ -408,6 +426,12 @@ class RunLog:
         if not 0 <= event.sequence < self.started.settings.batch:
             raise LogError("a sample of a sequence that is not there")
         size = (event.stop - event.first) * self.started.spec.num_columns
+        last = self.steps[-1] if self.steps else None
+        seen = (
+            max(last.appended[event.sequence][1], last.context_len[event.sequence]) if last else 0
+        )
+        if event.stop > seen:
+            raise LogError("a sample of rows that are not there")
         if not 0 <= event.first <= event.stop or len(event.k) != size or len(event.v) != size:
             raise LogError("a sample whose bytes are not rows x columns")
 
@@ -444,9 +468,10 @@ class RunLog:
             except UserError as error:
                 if number == len(lines) and log.steps and not data.endswith(b"\n"):
                     break  # the file was cut in the middle of its last line
-                raise UserError("error.file_at_line", line=number, reason=str(error)) from None
+                reason = error.message
+                raise UserError("error.file_at_line", line=number, reason=reason) from None
             except LogError as error:
-                raise UserError("error.file_at_line", line=number, reason=str(error)) from None
+                raise UserError("error.file_order", line=number, reason=str(error)) from None
         if log.started is None:
             raise UserError("error.file_empty")
         return log

@@ -57,8 +57,8 @@ def locate(model: str) -> Path | None:
         return default_folder() if (default_folder() / "config.json").is_file() else None
     if not model.strip() or "\0" in model or len(model) > 1000:
         raise UserError("error.model_name", model=model[:100])
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    folder = _folder(model)
+    if folder is not None:
         return folder
     if not is_hub_id(model):
         raise UserError("error.model_name", model=model[:100])
@@ -98,8 +98,17 @@ def spec_of(model: str) -> ModelSpec | None:
 
 def display_name(model: str) -> str:
     """A model's short name: of a folder its last part."""
-    folder = Path(model).expanduser()
-    return folder.resolve().name if folder.is_dir() else model
+    folder = _folder(model)
+    return model if folder is None else folder.resolve().name
+
+
+def _folder(model: str) -> Path | None:
+    """The folder of that name, `~` read as a shell does; None where there is none."""
+    try:
+        folder = Path(model).expanduser()
+        return folder if folder.is_dir() else None
+    except (RuntimeError, OSError, ValueError):  # no such user, a name too long, a NUL
+        return None
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -107,7 +116,10 @@ def weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
-    names = set(json.loads(index.read_bytes())["weight_map"].values())
+    try:
+        names = {str(name) for name in json.loads(index.read_bytes())["weight_map"].values()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError("error.model_broken", reason=index.name) from None
     paths = [folder / name for name in sorted(names)]
     return paths if all(path.is_file() for path in paths) else []
 

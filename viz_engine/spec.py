@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from viz_engine.text import UserError
 
 LLAMA_FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-LAYER_KINDS = ("full", "sliding", "chunked", "latent", "state", "shared", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +134,10 @@ class ModelSpec:
         it cannot read."""
         model_type = str(config.get("model_type"))
 
-        def number(key: str, default: int | None = None) -> int:
+        def number(key: str, default: int | None = None, most: int = 2**31) -> int:
             value = config.get(key)
             value = default if value is None else value
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
                 raise UserError("error.config_key", key=key)
             return value
 
@@ -151,7 +150,7 @@ class ModelSpec:
         return cls(
             name=name,
             model_type=model_type,
-            layers=(layer,) * number("num_hidden_layers"),
+            layers=(layer,) * number("num_hidden_layers", most=2000),
             hidden_size=number("hidden_size"),
             intermediate_size=number("intermediate_size"),
             num_query_heads=heads,

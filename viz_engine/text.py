@@ -35,16 +35,21 @@ def t(key: str, language: str, /, **params: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A sentence as data: a locale key and what fills its places. `str()` of it is English."""
+    """A sentence as data: a locale key and what fills its places, which may be sentences too.
+    `str()` of it is English."""
 
     key: str
-    params: Mapping[str, str | int | float] = field(default_factory=dict)
+    params: Mapping[str, "str | int | float | Message"] = field(default_factory=dict)
 
     def text(self, language: str) -> str:
         """The sentence in `language`. A key or a place that this version lacks (a run file made by
         another version) gives the generic sentence with the key, never an exception."""
+        params = {
+            name: value.text(language) if isinstance(value, Message) else value
+            for name, value in self.params.items()
+        }
         try:
-            return t(self.key, language, **self.params)
+            return t(self.key, language, **params)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError):
             return t("error.unknown_message", language, key=self.key[:80])
 

@@ -75,7 +75,15 @@ class _Child:
 
             parts = (engine, models)
             memory_bytes = hardware.memory_bytes()
-            self.send("ready", devices=models.devices(), memory_bytes=memory_bytes)
+            device, _ = models.choose_device("auto")
+            dtype, _ = models.choose_dtype("auto", device)
+            self.send(
+                "ready",
+                devices=models.devices(),
+                device=device,
+                dtype=dtype,
+                memory_bytes=memory_bytes,
+            )
         except (ImportError, OSError) as error:
             traceback.print_exc()
             problem = _import_problem(error)

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy, stepsAt, toEnd } from "../../assets/player.mjs";
+import { advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy, stepsAt, toEnd, tokenBy } from "../../assets/player.mjs";
 
 const MS = 1e6;
 const runOf = (ends, finished = true) => ({
@@ -89,4 +89,63 @@ test("time cannot leave the run", () => {
   seek(player, run, 1e15);
   assert.equal(player.t, runEnd(run));
   assert.equal(stepsAt(run, 399.9 * MS), 0);
+});
+
+const longRun = (pieces, finished = true) => {
+  const run = runOf([...Array(pieces).keys()].map((i) => 400 * (i + 1)).concat([400 * pieces + 20, 400 * pieces + 40]), finished);
+  run.steps.forEach((step, i) => { step.phase = i < pieces ? "prefill" : "decode"; });
+  return run;
+};
+const at = (player, run) => cursorOf(player, run).k;
+
+test("the pieces of a prompt are one step: from the first token to the second in two presses, and back", () => {
+  const run = longRun(8);
+  const player = newPlayer();
+  seek(player, run, 0);
+  const seen = [];
+  for (const by of [1, 1, 1, 1, -1, -1, -1, -1]) {
+    tokenBy(player, run, by, false);
+    seen.push(at(player, run));
+  }
+  assert.deepEqual(seen, [8, 9, 10, 10, 9, 8, 0, 0]);
+});
+
+test("the pieces pass quickly, each is shown, and it stops at the first token", () => {
+  const run = longRun(8);
+  const player = newPlayer();
+  seek(player, run, 0);
+  tokenBy(player, run, 1, true);
+  const seen = new Set();
+  for (let ms = 0; ms < 1000; ms += 16) {
+    advance(player, run, 16);
+    seen.add(at(player, run));
+  }
+  assert.deepEqual([...seen], [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+  assert.equal(player.playing, false);
+});
+
+test("pressed again before the pieces have passed, it goes on to the second token", () => {
+  const run = longRun(8);
+  const player = newPlayer();
+  seek(player, run, 0);
+  tokenBy(player, run, 1, true);
+  advance(player, run, 100);
+  tokenBy(player, run, 1, true);
+  assert.equal(at(player, run), 9);
+});
+
+test("a pause in the quick run holds it, a prompt of one piece is one step at once", () => {
+  const run = longRun(8);
+  const player = newPlayer();
+  seek(player, run, 0);
+  tokenBy(player, run, 1, true);
+  advance(player, run, 300);
+  pause(player, run);
+  const held = at(player, run);
+  advance(player, run, 1000);
+  assert.equal(at(player, run), held);
+  const short = longRun(1);
+  seek(player, short, 0);
+  tokenBy(player, short, 1, true);
+  assert.equal(at(player, short), 1);
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { factsAt, magnitudeOf, newRun, percentileOf, rowsAt, summaryAt, takeFrame } from "../../assets/run.mjs";
+import { copiedAt, factsAt, magnitudeOf, newRun, percentileOf, rowsAt, summaryAt, takeFrame } from "../../assets/run.mjs";
 
 const LAYER = { num_kv_heads: 2, key_dim: 4, value_dim: 4 };
 const STARTED = {
@@ -78,8 +78,10 @@ test("times are the same step by step, at once, and after going back", () => {
     takeFrame(grown, frame(i, i + 1));
     assert.deepEqual(summaryAt(grown, grown.steps.length), summaryAt(whole, grown.steps.length));
   }
-  assert.deepEqual(summaryAt(whole, 2), { ttftNs: 200, numTokens: 1, numGaps: 0, secondNs: null, itlMedianNs: null, itlP95Ns: null, tpotNs: null, tokensPerS: null });
+  assert.deepEqual(summaryAt(whole, 2), { ttftNs: 200, numTokens: 1, decodeTokens: 0, decodeNs: 0, numGaps: 0, secondNs: null, itlMedianNs: null, itlP95Ns: null, tpotNs: null, tokensPerS: null });
   assert.equal(summaryAt(whole, 4).itlMedianNs, 45);
+  assert.equal(summaryAt(whole, 4).decodeTokens, 2, "the first token is not decode's");
+  assert.equal(summaryAt(whole, 4).decodeNs, 90);
 });
 
 test("percentiles interpolate linearly", () => {
@@ -92,4 +94,20 @@ test("a byte gives back its magnitude within 6 percent, zero is zero", () => {
   assert.equal(magnitudeOf(0), 0);
   assert.equal(magnitudeOf(128), 1);
   assert.ok(Math.abs(magnitudeOf(140) - 2) < 1e-12);
+});
+
+test("what is read beyond one pass over the rows was a copy into more memory", () => {
+  const run = newRun();
+  takeFrame(run, frame(0, EVENTS.length).replace('"kv_bytes_read":256', '"kv_bytes_read":448'));
+  assert.deepEqual([0, 1, 2, 3].map((i) => copiedAt(run, i)), [0, 0, 192, 0]);
+  assert.equal(factsAt(run, 3).token.copied, 192);
+});
+
+test("bytes that a source does not know are null, not 0", () => {
+  const run = newRun();
+  takeFrame(run, frame(0, EVENTS.length).replaceAll(/"weight_bytes_read":\d+/g, '"weight_bytes_read":null'));
+  const facts = factsAt(run, 2);
+  assert.equal(facts.token.weights, null);
+  assert.equal(facts.token.read, 320);
+  assert.equal(facts.movedBytes, null);
 });

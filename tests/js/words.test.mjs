@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 import { labelOf } from "../../assets/stage.mjs";
-import { axisWords, countOf, flopParts, ratioOf, secondsOf, sentenceOf, sizeOf, timeOf, wordsOf } from "../../assets/words.mjs";
+import { axisWords, countOf, flopParts, ratioOf, secondsOf, sentenceOf, sizeOf, timeOf, turnsText, wordsOf } from "../../assets/words.mjs";
 
 const strings = (language) => JSON.parse(readFileSync(new URL(`../../assets/locales/${language}/view.json`, import.meta.url)));
 const plain = (text) => text.replace(/[\u00a0\u202f]/g, " ");
@@ -66,4 +66,51 @@ test("no text of either language has a place that is never filled", () => {
     const places = (s) => [...s.matchAll(/\{(\w+)\}/g)].map((m) => m[1]).sort().join();
     assert.equal(places(text), places(zh[key] ?? ""), key);
   }
+});
+
+test("one is singular, everything else plural", () => {
+  const { t } = wordsOf(strings("en"), "en");
+  assert.equal(t("text.done", { n: "1" }), "1 token");
+  assert.equal(t("text.done", { n: "0" }), "0 tokens");
+  assert.equal(t("fig.gaps", { n: "1" }), "1 gap");
+  assert.match(t("say.error", { steps: "1", error: "x" }), /after 1 step: x/);
+  assert.match(t("say.first", { ttft: "2 s", tokens: "1" }), /1 token was read/);
+  for (const language of ["en", "zh"]) {
+    const all = strings(language);
+    for (const key of Object.keys(all)) {
+      const shown = wordsOf(all, language).t(key.slice(5), { n: "1", tokens: "1", total: "1", done: "1" });
+      assert.doesNotMatch(shown, /\[\w+\|/, key);
+    }
+  }
+});
+
+test("a run that ended early says why, also after it has started", () => {
+  const words = wordsOf(strings("en"), "en");
+  const say = (run, cursor) => plain(sentenceOf(run, cursor, words).text);
+  const status = (text) => ({ state: "finished", text });
+  const end = { k: 2, ended: true };
+  const reading = { steps: [], tokenSteps: [], pieces: [[]] };
+  const read = { ...runWith().steps[0], num_new_tokens: [256], token_ids: [[]] };
+  const cut = "The file ends before the run does.";
+  assert.match(say(runWith({ status: status(cut) }), end), /only one was\. The file ends/);
+  assert.match(say(runWith({ status: status("Stopped: too long."), finished: { finish_reason: "cancelled" } }), end), /was\. Stopped: too long\.$/);
+  assert.match(say(runWith({ status: status("Stopped."), finished: { finish_reason: "cancelled" } }), end), /was\. Stopped after 2 tokens\.$/);
+  assert.equal(say(runWith({ ...reading, status: status(cut) }), { k: 0, ended: true }), `Stopped while reading: 0 of 1 900 prompt tokens were read, no token came. ${cut}`);
+  const stopped = runWith({ ...reading, steps: [read], status: status("Stopped."), finished: { finish_reason: "cancelled" } });
+  assert.equal(say(stopped, { k: 1, ended: true }), "Stopped while reading: 256 of 1 900 prompt tokens were read, no token came.");
+  assert.equal(say({ started: null, status: status("Stopped: shutting down."), error: null }, { k: 0 }), "Stopped: shutting down.");
+  assert.match(say({ started: null, status: status(null), error: null }, { k: 0 }), /ended before it began/);
+});
+
+test("the server's word for a plain stop is known, so that it is not said twice", () => {
+  for (const language of ["en", "zh"]) {
+    const service = JSON.parse(readFileSync(new URL(`../../assets/locales/${language}/service.json`, import.meta.url)));
+    assert.equal(strings(language)["view.say.stopped"], service["service.cancelled"]);
+  }
+});
+
+test("a text that turns the direction of what follows is seen; Arabic and emoji do not turn it", () => {
+  assert.equal(turnsText("a\u202eb"), true);
+  assert.equal(turnsText("\u2067"), true);
+  assert.equal(turnsText("\u0645\u0631 🙂 abc"), false);
 });
