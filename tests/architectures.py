@@ -188,8 +188,9 @@ OTHERS: dict[str, dict[str, object]] = {
     "inkling2_text": {"unpadded_vocab_size": 320},
     "sarvam_mla": LATENT,
     "youtu": LATENT,
-    "zamba2": {"layer_types": ["linear_attention", "hybrid"] * 2, "mamba_headdim": 64},
     "xlnet": {"d_head": 16, "head_dim": 16},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "dots1": {"n_shared_experts": 1},
     "zaya": {"num_experts_per_tok": 1},
     "cpmant": {"prompt_types": 2, "prompt_length": 4},
     "reformer": {"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [16, 32]},
@@ -213,9 +214,16 @@ def tiny_config(model_type: str) -> PreTrainedConfig:
     """A small config of a type: the keys of TINY that it knows, and what the tables add."""
     cls = CONFIG_MAPPING[model_type]
     known = cls()
-    changes = {key: value for key, value in TINY.items() if hasattr(known, key)}
+    changes = {key: value for key, value in TINY.items() if _has(known, key)}
     config = cls(**_settable(cls, changes | NAMED.get(model_type, OTHERS.get(model_type, {}))))
     return config
+
+
+def _has(config: PreTrainedConfig, key: str) -> bool:
+    try:
+        return hasattr(config, key)
+    except Exception:  # some are known for each layer only; they can be set for all
+        return True
 
 
 def _settable(cls: type[PreTrainedConfig], changes: dict[str, object]) -> dict[str, object]:
@@ -345,7 +353,12 @@ def outcome_of(model_type: str) -> Outcome:
 def sweep(model_types: list[str]) -> Iterator[Outcome]:
     """What becomes of each type."""
     for model_type in model_types:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        quiet = io.StringIO()
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(quiet),
+            contextlib.redirect_stdout(quiet),
+        ):
             warnings.simplefilter("ignore")
             signal.alarm(MOST_SECONDS)
             try:

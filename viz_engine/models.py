@@ -36,7 +36,7 @@ from viz_engine.text import Message, UserError, mib
 Progress = Callable[[Message, float | None], None]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Types that would run and be shown wrong; each has its sentence.
-UNSERVED = ("cpmant", "recurrent_gemma", "xlnet")
+UNSERVED = ("cpmant", "recurrent_gemma", "xlm", "xlnet")
 DOWNLOADED = ("*.json", "*.safetensors", "*.jinja")  # no pickles, no code
 
 

@@ -144,17 +144,16 @@ def describe(network: PreTrainedModel, layers: tuple[LayerSpec, ...], name: str)
     """The spec of a model whose type no formula describes: its layers observed, its weights
     counted."""
     config = network.config.get_text_config(decoder=True)
-    known = lambda key: v if isinstance(v := getattr(config, key, None), int) else None  # noqa: E731
-    limits = [limit for key in LIMITS if (limit := known(key) or 0) > 0]
+    limits = [limit for key in LIMITS if (limit := _number(config, key) or 0) > 0]
     table = network.get_input_embeddings().weight
     return ModelSpec(
         name=name,
         model_type=network.config.model_type,
         layers=layers,
-        hidden_size=known("hidden_size") or table.shape[1],
-        intermediate_size=known("intermediate_size"),
-        num_query_heads=known("num_attention_heads"),
-        head_dim=known("head_dim"),
+        hidden_size=_number(config, "hidden_size") or table.shape[1],
+        intermediate_size=_number(config, "intermediate_size"),
+        num_query_heads=_number(config, "num_attention_heads"),
+        head_dim=_number(config, "head_dim"),
         vocab_size=table.shape[0],
         max_context_len=limits[0] if limits else None,
         tied_embeddings=table is network.get_output_embeddings().weight,
@@ -164,6 +163,15 @@ def describe(network: PreTrainedModel, layers: tuple[LayerSpec, ...], name: str)
         qk_norm=False,
         counted_parameters=sum(p.numel() for p in network.parameters()),
     )
+
+
+def _number(config: PreTrainedConfig, key: str) -> int | None:
+    """A number of a config, None where it has none or one for each layer."""
+    try:
+        value = getattr(config, key, None)
+    except Exception:  # transformers' error for what differs by layer is no AttributeError
+        return None
+    return value if isinstance(value, int) else None
 
 
 # --- what the layers keep -------------------------------------------------------------------
@@ -211,7 +219,7 @@ def _layer_spec(
             state_bytes=state_bytes,
             shares=shares,
         )
-    latent = keys.shape[1] == 1 and keys.shape[3] == getattr(config, "kv_lora_rank", None)
+    latent = keys.shape[1] == 1 and keys.shape[3] == _number(config, "kv_lora_rank")
     named = "latent" if latent else PLAIN.get(kind) or ("sliding" if window else "full")
     return LayerSpec(
         num_kv_heads=keys.shape[1],
