@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from viz_engine.linear import packed_layers
 
-SLAB_DIMS = 6  # `[2, L, B, H, capacity, D]`: nothing else in a forward has as many
+SLAB_DIMS = 5  # `[L, B, H, capacity, D]`: nothing else that a forward makes empty has as many
 
 
 def storage(tensor: torch.Tensor) -> int:

@@ -120,7 +120,7 @@ def test_contenders_hold_the_same_rows_and_leave_them_as_they_were(
     theirs.hold(source, 2, 12)
     before = [t.clone() for layer in theirs.cache.layers for t in (layer.keys, layer.values)]
     assert len(ours.decode([1, 2, 3])) == len(theirs.decode([1, 2, 3])) == 3
-    assert ours.rows.num_columns == theirs.cache.get_seq_length() == 12
+    assert ours.rows.get_seq_length() == theirs.cache.get_seq_length() == 12
     after = [t for layer in theirs.cache.layers for t in (layer.keys, layer.values)]
     own = [t[:, :, :12] for layer in ours.rows.layers for t in (layer.keys, layer.values)]
     for one, two, three in zip(before, after, own, strict=True):

@@ -270,10 +270,11 @@ def test_magnitudes_are_those_of_transformers_rows(tiny: Callable[..., Loaded]) 
 
 def test_a_row_of_zeros_has_magnitude_zero(tiny: Callable[..., Loaded]) -> None:
     rows = engine.Rows(
-        tiny().spec, batch=1, num_columns=2, dtype=torch.float32, device=torch.device("cpu")
+        tiny().spec.layers, batch=1, num_columns=2, dtype=torch.float32, device="cpu"
     )
-    rows.slab.zero_()
-    rows.slab[..., 1, 0] = 2 ** (100 / 12)
+    for side in (rows.slabs[0].keys, rows.slabs[0].values):
+        side.zero_()
+        side[..., 1, 0] = 2 ** (100 / 12)
     assert rows.magnitudes(0, 2)[0, 0, 0].max() == 0
     assert rows.magnitudes(0, 2)[0, 0, 1].min() == 228
 

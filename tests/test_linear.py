@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from viz_engine import cache, linear
+from viz_engine import attention, linear
 
 SIZES = ((1024, 2048), (2048, 1024), (4096, 1024))
 
@@ -110,11 +110,11 @@ def test_attention_in_float32_reads_the_same_rows_and_rounds_once(masked: bool) 
     mask = torch.ones(6, 9, dtype=torch.bool).tril(3)[None, None] if masked else None
     if not masked:
         key, value = key[:, :, :6], value[:, :, :6]
-    reads = cache.RowReads()
-    with cache.in_float32(True):
-        got, _ = cache.row_attention(None, query, key, value, mask, row_reads=reads)
-    exact, _ = cache.row_attention(None, query.float(), key.float(), value.float(), mask)
+    reads = attention.RowReads()
+    with attention.in_float32(True), reads.counting():
+        got, _ = attention.row_attention(None, query, key, value, mask)
+    exact, _ = attention.row_attention(None, query.float(), key.float(), value.float(), mask)
     assert got.dtype == torch.bfloat16 and torch.equal(got, exact.bfloat16())
     assert reads.num_bytes == key.nbytes + value.nbytes, "the rows are read as they are kept"
-    plain, _ = cache.row_attention(None, query, key, value, mask)
+    plain, _ = attention.row_attention(None, query, key, value, mask)
     assert ((plain - got).abs() <= 2**-5).all(), "outside it is as before"

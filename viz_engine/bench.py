@@ -26,7 +26,6 @@ from transformers.utils import logging as transformers_logging
 
 from viz_engine import bench_report, cost, engine, hardware, models
 from viz_engine.bench_report import LLAMA, OURS, PIECES, WHOLE
-from viz_engine.cache import RowReads
 from viz_engine.command import QUESTIONS
 from viz_engine.contenders import LlamaCpp, Ours, Transformers
 from viz_engine.events import RunSettings, RunStarted, StepFinished, to_line
@@ -325,7 +324,7 @@ def _instrumentation(loaded: Loaded, num_steps: int) -> dict[str, object]:
         start = time.perf_counter_ns()
         bare.rows.reserve(column + 1)
         fed = torch.tensor([[token]]), torch.tensor([[column]]), None
-        token = bare.decoder.step(*fed, bare.rows, RowReads()).argmax(-1).tolist()[0]
+        token = bare.decoder.step(*fed, bare.rows).argmax(-1).tolist()[0]
         off.append(time.perf_counter_ns() - start)
         column += 1
     events.close()

@@ -13,10 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from viz_engine import engine, models
-from viz_engine.cache import RowReads, Rows
+from viz_engine.cache import Rows
 from viz_engine.decode import Decoder
 from viz_engine.models import DTYPES, Loaded
-from viz_engine.trace import rewind
 
 
 def unique_bytes(network: torch.nn.Module) -> int:
@@ -40,17 +39,13 @@ class Ours:
         step = chunk_len or num_columns
         for first in range(0, num_columns, step):
             part = slice(first, min(first + step, num_columns))
-            logits = self._forward(ids[:, part], positions[:, part], None, self.rows, RowReads())
+            logits = self._forward(ids[:, part], positions[:, part], None, self.rows)
         return logits
 
     def hold(self, source: Rows, batch: int, num_columns: int) -> None:
         """Take the first columns of `source`'s one sequence, `batch` times, and make ready."""
         self.batch, self.num_columns = batch, num_columns
         self.rows = rows = engine.new_rows(self.loaded, batch, num_columns + 1)
-        for layer in rows.layers:  # something to be made ready on, which writes rows itself
-            layer.keys.zero_()
-            layer.values.zero_()
-        rewind(rows, num_columns)
         self.decoder = Decoder(
             self.loaded,
             self._forward,
@@ -60,27 +55,26 @@ class Ours:
             eager=False,
             clock=time.perf_counter_ns,
         )
-        ids = torch.zeros(batch, 1, dtype=torch.long)
-        self.decoder.make_ready(rows, num_columns, lambda at: (ids, torch.full_like(ids, at), None))
+        self.decoder.make_ready(lambda num: engine.new_rows(self.loaded, batch, num))
         for own, layer in zip(rows.layers, source.layers, strict=True):
             own.keys[:, :, :num_columns] = layer.keys[:, :, :num_columns]
             own.values[:, :, :num_columns] = layer.values[:, :, :num_columns]
-        rewind(rows, num_columns)
+        rows.place(num_columns)
 
     def decode(self, tokens: list[int], at: int | None = None) -> list[int]:
         """Nanoseconds of each step; from column `at` on where it is given."""
         first = self.num_columns if at is None else at
-        rewind(self.rows, first)
+        self.rows.place(first)
         took = []
         for column, token in enumerate(tokens, first):
             start = time.perf_counter_ns()
             self.rows.reserve(column + 1)
             ids = torch.full((self.batch, 1), token)
             positions = torch.full((self.batch, 1), column)
-            self.decoder.step(ids, positions, None, self.rows, RowReads()).argmax(-1).tolist()
+            self.decoder.step(ids, positions, None, self.rows).argmax(-1).tolist()
             took.append(time.perf_counter_ns() - start)
             self.decoder.took(took[-1])
-        rewind(self.rows, first)
+        self.rows.place(first)
         return took
 
     def logits(self, ids: list[int], tokens: list[int]) -> torch.Tensor:
@@ -89,7 +83,7 @@ class Ours:
         for column, token in enumerate(tokens[:-1], len(ids)):
             self.rows.reserve(column + 1)
             at = torch.tensor([[column]])
-            seen.append(self._forward(torch.tensor([[token]]), at, None, self.rows, RowReads()))
+            seen.append(self._forward(torch.tensor([[token]]), at, None, self.rows))
         return torch.cat(seen).float()
 
     def _forward(self, *step: object) -> torch.Tensor:

@@ -13,16 +13,18 @@ from statistics import median
 import torch
 
 from viz_engine import linear
-from viz_engine.cache import RowReads, Rows
+from viz_engine.cache import Rows
 from viz_engine.events import EnginePart
-from viz_engine.models import Loaded, first_line
+from viz_engine.models import Loaded
+from viz_engine.probe import first_line
 from viz_engine.text import Message
-from viz_engine.trace import Traced, newest, rewind, trace
+from viz_engine.trace import Traced, trace
 
 MAX_TRACES = 4  # kept; one takes some 40 MB on the default model
+PROBED = (300, 1, 40)  # columns before the step: where it is traced and timed, and others
 NUM_TIMED = 3
+TRACED_KINDS = ("full", "sliding")  # layers whose one query sees every row that it is handed
 
-Fed = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]  # ids, positions, mask
 Forward = Callable[..., torch.Tensor]
 
 
@@ -40,22 +42,15 @@ class Decoder:
         eager: bool,
         clock: Callable[[], int],
     ) -> None:
-        """`forward` is the step in Python, `(ids, positions, mask, rows, reads) -> logits`."""
+        """`forward` is the step in Python, `(ids, positions, mask, rows) -> logits`. `masked`:
+        some sequences have pads."""
         self.loaded = loaded
         self.forward = forward
         self.batch = batch
+        self.cached = cached
         self.clock = clock
         self.key = (batch, masked)
-        self.untraced = (
-            "part.trace_uncached"
-            if not cached
-            else "part.trace_device"
-            if loaded.device != "cpu"
-            else "part.trace_detail"
-            if eager
-            else None
-        )
-        self.cached = cached
+        self.untraced = _untraced(loaded, masked=masked, cached=cached, eager=eager)
         loaded.threads.new_run()
 
     @property
@@ -64,33 +59,30 @@ class Decoder:
         timed = not self.cached or self.batch in self.loaded.threads.alone_ns
         return timed and (self.untraced is not None or self.key in self.loaded.traces)
 
-    def make_ready(self, rows: Rows, num_columns: int, feed: Callable[[int], Fed]) -> None:
-        """Trace the step and time it, on rows that hold `num_columns` and one more. `feed` gives
-        what a step at a column is fed."""
+    def make_ready(self, new_rows: Callable[[int], Rows]) -> None:
+        """Trace the step, and time it; on rows of its own that `new_rows` makes."""
+        if self.is_ready:
+            return
         traces = self.loaded.traces
         if self.untraced is None and self.key not in traces:
             while len(traces) >= MAX_TRACES:
                 del traces[next(iter(traces))]
-            traces[self.key] = self._try_trace(rows, num_columns, feed)
-        if self.cached and self.batch not in self.loaded.threads.alone_ns:
-
-            def step() -> None:
-                rewind(rows, num_columns)
-                self._run(*feed(num_columns), rows, RowReads())
-
+            traces[self.key] = self._try_trace(new_rows)
+        if self.batch not in self.loaded.threads.alone_ns and not self.loaded.probed.theirs:
+            trial = _Trial(self, new_rows, self._lengths()[0])
+            step = lambda: trial.step(self._run)  # noqa: E731
             self.loaded.threads.measure(self.batch, step, self.clock)
 
     def step(
         self,
         ids: torch.Tensor,  # [B, 1]
         positions: torch.Tensor,  # [B, 1]
-        mask: torch.Tensor | None,  # bool [B, columns]
+        mask: torch.Tensor | None,  # [B, columns]
         rows: Rows,
-        reads: RowReads,
     ) -> torch.Tensor:
         """Logits `[B, vocab]`."""
         with self.loaded.threads.step():
-            return self._run(ids, positions, mask, rows, reads)
+            return self._run(ids, positions, mask, rows)
 
     def took(self, duration_ns: int) -> None:
         """Learn from the step that is over."""
@@ -118,54 +110,93 @@ class Decoder:
         return self._play(traced, *step) if traced is not None else self.forward(*step)
 
     def _play(self, traced: Traced, *step: object) -> torch.Tensor:
-        off = self.batch == 1 and self.loaded.onednn_off_for_one_row
-        with linear.onednn(not off):
+        with self._onednn():
             return traced(*step)
 
-    def _try_trace(
-        self, rows: Rows, num_columns: int, feed: Callable[[int], Fed]
-    ) -> tuple[Traced | None, Message]:
+    def _onednn(self) -> object:
+        return linear.onednn(not (self.batch == 1 and self.loaded.onednn_off_for_one_row))
+
+    def _lengths(self) -> list[int]:
+        """Columns before a step, where it is probed: across each window's edge too."""
+        windows = {layer.window for layer in self.loaded.spec.layers if layer.window}
+        limit = self.loaded.spec.max_context_len
+        lengths = [*PROBED, *(window + 1 for window in sorted(windows))]
+        return [n for n in lengths if limit is None or n < limit] or [1]
+
+    def _try_trace(self, new_rows: Callable[[int], Rows]) -> tuple[Traced | None, Message]:
         """A trace that was found equal, or None, and why."""
         try:
-            rewind(rows, num_columns)
-            off = self.batch == 1 and self.loaded.onednn_off_for_one_row
-            with linear.onednn(not off):
-                traced = trace(self.loaded.model, *feed(num_columns), rows)
+            trials = [_Trial(self, new_rows, length) for length in self._lengths()]
+            model, arguments = self.loaded.model, self.loaded.probed.arguments
+            with self._onednn():
+                traced = trials[0].step(lambda *step: trace(model, arguments, *step))
             play = lambda *step: self._play(traced, *step)  # noqa: E731
-            for at in sorted({1, num_columns // 2, num_columns} - {0}):
-                if not _same(rows, at, feed, self.forward, play):
-                    return None, Message(key="part.trace_differs")
-            eager_ms, traced_ms = self._timed_ms(rows, num_columns, feed, (self.forward, play))
+            if not all(trial.alike(self.forward, play) for trial in trials):
+                return None, Message(key="part.trace_differs")
+            eager_ms, traced_ms = trials[0].timed_ms((self.forward, play))
         except Exception as error:  # the tracer and a model can raise anything; Python goes on
             return None, Message(key="part.trace_failed", params={"reason": first_line(error)})
         params = {"eager_ms": f"{eager_ms:.1f}", "traced_ms": f"{traced_ms:.1f}"}
         return traced, Message(key="part.trace_on", params=params)
 
-    def _timed_ms(
-        self, rows: Rows, at: int, feed: Callable[[int], Fed], ways: tuple[Forward, ...]
-    ) -> list[float]:
+
+class _Trial:
+    """One step behind `num_columns` rows of random numbers, as often as is asked for."""
+
+    def __init__(self, decoder: Decoder, new_rows: Callable[[int], Rows], num_columns: int) -> None:
+        batch, masked = decoder.key
+        device = decoder.loaded.device
+        self.num_columns = num_columns
+        self.clock = decoder.clock
+        self.rows = new_rows(num_columns + 1)
+        dice = torch.Generator(device).manual_seed(7)
+        for slab in self.rows.slabs:
+            slab.keys.normal_(generator=dice)
+            slab.values.normal_(generator=dice)
+        self.ids = torch.ones(batch, 1, dtype=torch.long, device=device)
+        self.positions = torch.full_like(self.ids, num_columns)
+        self.mask = None
+        if masked:
+            self.mask = torch.ones(batch, num_columns + 1, dtype=torch.long, device=device)
+            self.mask[1:, : (num_columns + 1) // 2] = 0
+
+    def step(self, way: Callable[..., object]) -> object:
+        """What `way` gives for the step."""
+        self.rows.place(self.num_columns)
+        return way(self.ids, self.positions, self.mask, self.rows)
+
+    def alike(self, one: Forward, other: Forward) -> bool:
+        """Whether two ways agree to the bit: logits, all rows, bytes read and written."""
+        (tensors, counts), (others, other_counts) = map(self._seen, (one, other))
+        return counts == other_counts and all(map(torch.equal, tensors, others))
+
+    def timed_ms(self, ways: tuple[Forward, ...]) -> list[float]:
         """Milliseconds of a step each way, by turns (medians)."""
         took: list[list[int]] = [[] for _ in ways]
         for _ in range(NUM_TIMED):
             for way, times in zip(ways, took, strict=True):
-                rewind(rows, at)
                 start = self.clock()
-                way(*feed(at), rows, RowReads())
+                self.step(way)
                 times.append(self.clock() - start)
         return [median(times) / 1e6 for times in took]
 
+    def _seen(self, way: Forward) -> tuple[list[torch.Tensor], tuple[int, int]]:
+        before = self.rows.bytes_read, self.rows.bytes_written
+        tensors = [self.step(way)]
+        tensors += [t.clone() for slab in self.rows.slabs for t in (slab.keys, slab.values)]
+        return tensors, (self.rows.bytes_read - before[0], self.rows.bytes_written - before[1])
 
-def _same(rows: Rows, at: int, feed: Callable[[int], Fed], one: Forward, other: Forward) -> bool:
-    """Whether two ways to make the step at a column agree to the bit: logits, the row written,
-    bytes read and written."""
-    seen = []
-    for way in (one, other):
-        rewind(rows, at)
-        reads, written = RowReads(), rows.bytes_written
-        logits = way(*feed(at), rows, reads)
-        seen.append(([logits, *newest(rows)], (reads.num_bytes, rows.bytes_written - written)))
-    (tensors, counts), (others, other_counts) = seen
-    # A sequence that is all pads yet has no numbers: both must have none.
-    return counts == other_counts and all(
-        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(tensors, others, strict=True)
-    )
+
+def _untraced(loaded: Loaded, *, masked: bool, cached: bool, eager: bool) -> str | None:
+    """Why the step is not even tried to be traced."""
+    if not cached:
+        return "part.trace_uncached"
+    if loaded.device != "cpu":
+        return "part.trace_device"
+    if eager:
+        return "part.trace_detail"
+    kinds = {layer.kind for layer in loaded.spec.layers}
+    plain = loaded.probed.own_attention and not loaded.probed.theirs
+    if not plain or not kinds <= set(TRACED_KINDS) or (masked and "sliding" in kinds):
+        return "part.trace_layers"
+    return None

@@ -12,12 +12,14 @@ import datetime
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 import transformers
 
 from viz_engine import hardware, linear, models
-from viz_engine.cache import RowReads, Rows, in_float32
+from viz_engine.attention import in_float32
+from viz_engine.cache import Rows
 from viz_engine.checks import check, check_settings
 from viz_engine.command import record_command
 from viz_engine.decode import Decoder
@@ -32,6 +34,7 @@ from viz_engine.events import (
     Telemetry,
 )
 from viz_engine.models import DTYPES, Loaded
+from viz_engine.probe import call, first_line
 from viz_engine.prompt import TextStream, clean
 from viz_engine.text import Message, UserError
 
@@ -62,6 +65,7 @@ def generate(
     """
     queued_ns = clock() if queued_ns is None else queued_ns
     check_settings(settings)
+    check_cache(loaded, settings)
     stop_asked = settings.stop_token_ids
     settings = resolve(loaded, settings)
     prompts = encode(loaded, settings)
@@ -88,7 +92,7 @@ def generate(
         versions=versions(),
         command=record_command(dataclasses.replace(settings, stop_token_ids=stop_asked)),
         reasons=loaded.reasons,
-        parts=(*loaded.parts, *run.decoder.parts(), pieces(settings)),
+        parts=(*loaded.parts, *run.decoder.parts(), pieces(loaded, settings)),
     )
     yield started
     error = None
@@ -109,6 +113,7 @@ def resolve(loaded: Loaded, settings: RunSettings) -> RunSettings:
         device=loaded.device,
         dtype=loaded.dtype,
         stop_token_ids=loaded.stop_token_ids if stop is None else stop,
+        chunk_len=settings.chunk_len if loaded.probed.pieces else 0,
         prompts=tuple(clean(text) for text in settings.prompts),
     )
 
@@ -137,15 +142,22 @@ def explain(error: BaseException) -> Message:
     """What an exception in mid-run means, in words."""
     if models.is_out_of_memory(error):
         return Message(key="error.out_of_memory")
-    return Message(key="error.engine", params={"reason": models.first_line(error)})
+    return Message(key="error.engine", params={"reason": first_line(error)})
 
 
-def pieces(settings: RunSettings) -> EnginePart:
+def check_cache(loaded: Loaded, settings: RunSettings) -> None:
+    """Raises UserError where a cache is asked of a model that takes none."""
+    if settings.cache != "none" and not loaded.probed.cached:
+        raise UserError("error.cache_none_only", model_type=loaded.spec.model_type)
+
+
+def pieces(loaded: Loaded, settings: RunSettings) -> EnginePart:
     """How the prompt is read, for RunStarted. Without a cache there is nothing to go on from."""
     if settings.chunk_len and settings.cache != "none":
         reason = Message(key="part.pieces", params={"chunk_len": settings.chunk_len})
         return EnginePart(name="pieces", on=True, reason=reason)
-    return EnginePart(name="pieces", on=False, reason=Message(key="part.one_piece"))
+    reason = loaded.probed.pieces_reason or Message(key="part.one_piece")
+    return EnginePart(name="pieces", on=False, reason=reason)
 
 
 def versions() -> dict[str, str]:
@@ -212,7 +224,8 @@ class _Run:
             own[b, : self.pads[b]] = False
         self.ids = ids.to(device)
         self.positions = (own.cumsum(dim=1) - 1).clamp(min=0).to(device)
-        self.mask = own.to(device) if any(self.pads) else None
+        # Numbers, as generate gives them: some models calculate with the mask.
+        self.mask = own.long().to(device) if any(self.pads) else None
 
     def warm_up(self) -> None:
         """One piece and one token, discarded: first calls of a shape are slow. Once a shape. Then
@@ -221,10 +234,12 @@ class _Run:
         shape = (self.batch, piece)
         if shape in self.loaded.warmed and self.decoder.is_ready:
             return
-        rows = new_rows(self.loaded, self.batch, piece + 1)
-        forward(self.loaded, *self._feed(0, piece), rows, RowReads())
-        forward(self.loaded, *self._feed(piece, piece + 1), rows, RowReads())
-        self.decoder.make_ready(rows, piece, lambda column: self._feed(column, column + 1))
+        rows = new_rows(self.loaded, self.batch, piece) if self.loaded.probed.cached else None
+        for first, stop in ((0, piece), (piece, piece + 1))[: 1 if rows is None else 2]:
+            if rows is not None:
+                rows.reserve(stop)
+            forward(self.loaded, *self._feed(first, stop), rows)
+        self.decoder.make_ready(lambda num: new_rows(self.loaded, self.batch, num))
         stop_timer(start_timer(self.loaded.device))
         self.loaded.warmed.add(shape)
 
@@ -270,21 +285,20 @@ class _Run:
     def _step(self, phase: str, stop: int) -> Iterator[Event]:
         """One forward of the columns up to `stop`, timed, then its records."""
         first = self.columns if self.cached else 0
-        reads = RowReads() if self.cached else None
         counts = self._row_counts()
         start_ns = self.clock()
         timer = start_timer(self.loaded.device)
         if self.rows is not None:
             self.rows.reserve(stop)
-        ids, positions, mask = self._feed(first, stop)
+        fed = self._feed(first, stop)
         if self.cached and phase == "decode":
-            logits = self.decoder.step(ids, positions, mask, self.rows, reads)
+            logits = self.decoder.step(*fed, self.rows)
         else:
-            logits = forward(self.loaded, ids, positions, mask, self.rows, reads)
+            logits = forward(self.loaded, *fed, self.rows)
         tokens = self._choose(logits) if stop >= self.prompt_columns else [None] * self.batch
         device_ns = stop_timer(timer)
         end_ns = self.clock()
-        written, copied = (
+        read, written = (
             now - before for now, before in zip(self._row_counts(), counts, strict=True)
         )
         if self.on_logits is not None and stop >= self.prompt_columns:
@@ -298,10 +312,9 @@ class _Run:
             **self._per_sequence(first, stop, tokens),
             kv_live_bytes=0 if self.rows is None else self.rows.live_bytes,
             kv_reserved_bytes=0 if self.rows is None else self.rows.reserved_bytes,
-            weight_bytes_read=self.loaded.weight_bytes_once
-            + ids.numel() * self.loaded.lookup_row_bytes,
-            kv_bytes_read=copied + (0 if reads is None else reads.num_bytes),
-            kv_bytes_written=written + copied,
+            weight_bytes_read=self._weight_bytes(fed[0].numel()),
+            kv_bytes_read=read,
+            kv_bytes_written=written,
             device_memory_bytes=device_memory_bytes(self.loaded.device),
         )
         if self.cached and phase == "decode":
@@ -312,7 +325,13 @@ class _Run:
         yield from self._look(step, first)
 
     def _row_counts(self) -> tuple[int, int]:
-        return (0, 0) if self.rows is None else (self.rows.bytes_written, self.rows.bytes_copied)
+        """Bytes of K, V and states read and written so far."""
+        rows = self.rows
+        return (0, 0) if rows is None else (rows.bytes_read, rows.bytes_written)
+
+    def _weight_bytes(self, num_tokens: int) -> int | None:
+        once = self.loaded.weight_bytes_once
+        return None if once is None else once + num_tokens * self.loaded.lookup_row_bytes
 
     def _choose(self, logits: torch.Tensor) -> list[int | None]:
         """The next token of each sequence that goes on; None for one that has ended."""
@@ -371,7 +390,7 @@ class _Run:
 
     def _look(self, step: StepFinished, first: int) -> Iterator[Event]:
         """Outside the timed span: the magnitudes of the new rows, and the sensors once a second."""
-        if self.rows is not None:
+        if self.rows is not None and self.loaded.spec.num_columns:
             levels = self.rows.magnitudes(first, self.columns)  # [2, B, n, columns of the matrix]
             for b, (start, stop) in enumerate(step.appended):
                 if stop > start:
@@ -394,11 +413,13 @@ class _Run:
 def new_rows(loaded: Loaded, batch: int, num_columns: int) -> Rows:
     """Room for the rows of `batch` sequences."""
     return Rows(
-        loaded.spec,
+        loaded.spec.layers,
         batch=batch,
         num_columns=num_columns,
         dtype=DTYPES[loaded.dtype],
         device=loaded.device,
+        theirs=loaded.probed.theirs,
+        own_attention=loaded.probed.own_attention,
     )
 
 
@@ -406,24 +427,23 @@ def forward(
     loaded: Loaded,
     ids: torch.Tensor,  # [B, T]
     positions: torch.Tensor,  # [B, T]
-    mask: torch.Tensor | None,  # bool [B, columns]
+    mask: torch.Tensor | None,  # 0 or 1, [B, columns]
     rows: Rows | None,
-    reads: RowReads | None,
 ) -> torch.Tensor:
     """Logits `[B, vocab]` of the last column."""
     one_row = ids.numel() == 1 and loaded.onednn_off_for_one_row
+    given = {
+        "input_ids": ids,
+        "position_ids": positions,
+        "attention_mask": mask,
+        "cache": rows,
+        "use_cache": rows is not None,
+        "logits_to_keep": 1,
+    }
+    counting = nullcontext() if rows is None else rows.reads.counting()
     widen = loaded.prefill_in_float32 and ids.shape[1] > 1
-    with torch.inference_mode(), linear.onednn(not one_row), in_float32(widen):
-        out = loaded.model(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            cache=rows,
-            use_cache=rows is not None,
-            logits_to_keep=1,
-            row_reads=reads,
-        )
-    return out.logits[:, -1]
+    with counting, linear.onednn(not one_row), in_float32(widen):
+        return call(loaded.model, loaded.probed.arguments, given)[:, -1]
 
 
 def sequence_generator(seed: int, sequence: int) -> torch.Generator:

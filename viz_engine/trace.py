@@ -16,7 +16,9 @@ from transformers import AttentionMaskInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from viz_engine import linear
-from viz_engine.cache import ATTENTION, RowReads, Rows, register
+from viz_engine.attention import ATTENTION, register
+from viz_engine.cache import Rows
+from viz_engine.probe import call
 
 
 class Slot(CacheLayerMixin):
@@ -52,9 +54,12 @@ class Step(torch.nn.Module):
     """A decode step as a function of tensors only. A module, because a traced function keeps its
     weights for as long as the process lives."""
 
-    def __init__(self, network: torch.nn.Module, num_layers: int, masked: bool) -> None:
+    def __init__(
+        self, network: torch.nn.Module, arguments: frozenset[str], num_layers: int, masked: bool
+    ) -> None:
         super().__init__()
         self.network = network
+        self.arguments = arguments
         self.num_layers = num_layers
         self.masked = masked
 
@@ -71,15 +76,15 @@ class Step(torch.nn.Module):
         mask = rest.pop(0) if self.masked else None
         for layer, packed in zip(linear.packed_layers(self.network), rest, strict=True):
             layer.packed = packed
-        out = self.network(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            cache=slots,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return out.logits[:, -1]
+        given = {
+            "input_ids": ids,
+            "position_ids": positions,
+            "attention_mask": mask,
+            "cache": slots,
+            "use_cache": True,
+            "logits_to_keep": 1,
+        }
+        return call(self.network, self.arguments, given)[:, -1]
 
 
 class Traced:
@@ -93,28 +98,29 @@ class Traced:
         self,
         ids: torch.Tensor,  # [B, 1]
         positions: torch.Tensor,  # [B, 1]
-        mask: torch.Tensor | None,  # bool [B, columns]
+        mask: torch.Tensor | None,  # [B, columns]
         rows: Rows,
-        reads: RowReads,
     ) -> torch.Tensor:
-        """Logits `[B, vocab]`. The reads are counted here, from the rows handed in."""
-        tensors = _tensors(rows, mask, reads)
+        """Logits `[B, vocab]`. The reads are counted by the rows, as they are handed in."""
+        tensors = _tensors(rows, mask)
         with torch.inference_mode(), torch.jit.optimized_execution(False):
             return self.step(ids, positions, *tensors, *self.packed)
 
 
 def trace(
     network: torch.nn.Module,
+    arguments: frozenset[str],
     ids: torch.Tensor,
     positions: torch.Tensor,
     mask: torch.Tensor | None,
     rows: Rows,
 ) -> Traced:
-    """Record the step that adds one row to `rows`. Raises whatever the tracer raises."""
-    step = Step(network, len(rows.layers), mask is not None).eval()
+    """Record the step that adds one row to `rows`. `arguments`: those that the model's forward
+    knows. Raises whatever the tracer raises."""
+    step = Step(network, arguments, len(rows.layers), mask is not None).eval()
     forwards = linear.packed_layers(network)
     packed = [layer.packed for layer in forwards]
-    tensors = _tensors(rows, mask, RowReads())
+    tensors = _tensors(rows, mask)
     try:
         with torch.inference_mode(), warnings.catch_warnings(), _no_mask_made():
             # Numbers that Python reads are frozen: whether that matters is seen in the logits.
@@ -139,21 +145,7 @@ def _no_mask_made() -> Iterator[None]:
         register()
 
 
-def rewind(rows: Rows, num_columns: int) -> None:
-    """Forget the rows behind the first `num_columns`; they stay where they are."""
-    for layer in rows.layers:
-        layer.length = num_columns
-
-
-def newest(rows: Rows) -> list[torch.Tensor]:
-    """Copies of the row that was written last, of keys and values of each layer."""
-    at = rows.num_columns - 1
-    return [t[:, :, at].clone() for layer in rows.layers for t in (layer.keys, layer.values)]
-
-
-def _tensors(rows: Rows, mask: torch.Tensor | None, reads: RowReads) -> list[torch.Tensor]:
+def _tensors(rows: Rows, mask: torch.Tensor | None) -> list[torch.Tensor]:
     handed = rows.next_row()
-    for keys, values in handed:
-        reads.add(keys, values)
     tensors = [keys for keys, _ in handed] + [values for _, values in handed]
-    return tensors if mask is None else [*tensors, mask[:, None, None, :]]
+    return tensors if mask is None else [*tensors, mask[:, None, None, :].bool()]
