@@ -1,10 +1,13 @@
 """The decode step: traced equals Python to the bit, counts included; on as many threads as it is
 due; each part falls back by itself and says why."""
 
+import dataclasses
 import gc
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
+import architectures
 import pytest
 import torch
 
@@ -52,6 +55,27 @@ def test_traced_steps_give_the_logits_and_counts_of_python_steps(
     tiny: Callable[..., Loaded], family: str, dtype: str
 ) -> None:
     assert_alike(tiny(family, dtype), settings_of("abc def " * 31, new_tokens=12))
+
+
+@pytest.mark.parametrize("model_type", architectures.NAMED)
+def test_every_named_type_is_traced_right_or_not_at_all(tmp_path: Path, model_type: str) -> None:
+    loaded = architectures.load(architectures.build(model_type), tmp_path)
+    if not loaded.probed.cached:
+        return
+    for batch in (1, 3):
+        settings = architectures.settings_of(batch, chunk_len=0, new_tokens=24)
+        settings = dataclasses.replace(settings, warm_up=True)
+        (ours, logits), (eager, expected) = run(loaded, settings), run(loaded, settings, eager=True)
+        assert all(torch.equal(a, b) for a, b in zip(logits, expected, strict=True))
+        assert [[getattr(step, name) for name in COUNTS] for step in ours.steps] == [
+            [getattr(step, name) for name in COUNTS] for step in eager.steps
+        ]
+        traced = part(ours, "traced_step")
+        assert traced.reason.key in ("part.trace_on", "part.trace_layers"), str(traced.reason)
+        windows = any(layer.window for layer in loaded.spec.layers)
+        plain = {layer.kind for layer in loaded.spec.layers} <= {"full", "sliding"}
+        if plain and loaded.probed.own_attention and not loaded.probed.theirs:
+            assert traced.on is (batch == 1 or not windows)
 
 
 def test_one_trace_serves_every_length_of_a_batch_size(tiny: Callable[..., Loaded]) -> None:

@@ -153,7 +153,9 @@ class _Trial:
         for slab in self.rows.slabs:
             slab.keys.normal_(generator=dice)
             slab.values.normal_(generator=dice)
-        self.ids = torch.ones(batch, 1, dtype=torch.long, device=device)
+        # Other tokens at each length: what a trace froze of one (a choice of experts) is seen.
+        ids = torch.arange(batch, device=device)[:, None] * 7 + 37 * num_columns
+        self.ids = ids % decoder.loaded.spec.vocab_size
         self.positions = torch.full_like(self.ids, num_columns)
         self.mask = None
         if masked:
