@@ -1,10 +1,11 @@
 # make run: everything, then the app on http://localhost:8501
 # make test: the same set-up, then lint and every test
+# make architectures: compare every type of model with transformers, and write ARCHITECTURES.md
 PYTHON ?= python3
 PORT ?= 8501
 BIN := .venv/bin
 
-.PHONY: run test bench clean
+.PHONY: run test bench architectures clean
 
 run: .venv/.app
 	$(BIN)/streamlit run app.py --server.port $(PORT)
@@ -15,7 +16,10 @@ test: .venv/.dev
 	$(BIN)/python -m pytest
 
 bench: .venv/.dev
-	$(BIN)/python -m viz_engine bench --live
+	$(BIN)/python -m viz_engine bench
+
+architectures: .venv/.dev
+	$(BIN)/python tests/architectures.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache tests/output

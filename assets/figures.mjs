@@ -1,6 +1,7 @@
 // The numbers beside the matrix: for each its value, its notes, and the formula with this run's numbers put in.
 //
 // Pure functions of facts and words; the DOM is elsewhere.
+import { reservedRowsOf } from "./run.mjs";
 import { countOf, flopParts, ratioOf, sizeOf, sizeParts, timeOf, timeParts } from "./words.mjs";
 
 const BLOCK_LEN = 256;
@@ -27,6 +28,7 @@ function rowsFigure(run, facts, b, batch, cached, t) {
     layers: run.started.spec.layers.length, batch, b: b + 1, again: countOf(facts.step.num_new_tokens[b]),
     terms: spellRow(run.started),
   };
+  if (cached && !run.numColumns) return { value: "0", unit: "", notes: [t("fig.rows.states")], numbers: t("fig.rows.states") };
   const note = !cached ? "fig.rows.none" : run.rowBytes ? "fig.rows.note" : "fig.rows.note_unknown";
   return {
     value: countOf(facts.rows[b]),
@@ -37,8 +39,8 @@ function rowsFigure(run, facts, b, batch, cached, t) {
 }
 
 function reservedNote(run, facts, t) {
-  if (!facts.reservedBytes || !run.rowBytes) return "";
-  const rows = Math.round(facts.reservedBytes / run.rowBytes / run.started.settings.batch);
+  const rows = reservedRowsOf(run, facts.reservedBytes);
+  if (rows === null) return "";
   return t("fig.rows.room", { rows: countOf(rows), blocks: countOf(Math.ceil(rows / BLOCK_LEN)) });
 }
 
@@ -47,11 +49,12 @@ function spellRow(started) {
   const size = { float32: 4, bfloat16: 2, float16: 2 }[started.settings.dtype] ?? "?";
   const kinds = new Map();
   for (const layer of started.spec.layers) {
+    if (!layer.num_kv_heads) continue;
     const kind = `${layer.num_kv_heads} × (${layer.key_dim} + ${layer.value_dim})`;
     kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
   }
   const terms = [...kinds].map(([kind, n]) => `${n} × ${kind}`);
-  return `${terms.length > 1 ? `(${terms.join(" + ")})` : terms[0]} × ${size}`;
+  return `${terms.length > 1 ? `(${terms.join(" + ")})` : terms[0] ?? 0} × ${size}`;
 }
 
 function heldFigure(run, facts, batch, cached, t) {
@@ -62,15 +65,15 @@ function heldFigure(run, facts, batch, cached, t) {
     predicted_reserved: countOf(facts.predictedReserved ?? 0), columns: countOf(facts.columns), batch, row: countOf(run.rowBytes),
     reserved_size: reservedSize(facts.reservedBytes, unit),
     blocks: countOf(Math.ceil(Math.max(facts.columns, run.promptColumns) / BLOCK_LEN)),
-    pads: sizeOf(facts.padBytes), ended: sizeOf(facts.endedBytes), terms: spellRow(run.started),
+    pads: sizeOf(facts.padBytes ?? 0), ended: sizeOf(facts.endedBytes ?? 0), terms: spellRow(run.started),
   };
   const check = facts.predictedLive === null ? t("fig.held.nobasis") : t(facts.agrees ? "fig.held.agrees" : "fig.held.differs", params);
   return {
     value,
     unit: cached && facts.reservedBytes !== null ? `${unit} ${t("fig.held.reserved", params)}` : unit,
-    notes: [cached ? check : t("fig.held.none"), batch > 1 && cached ? t("fig.held.apart", params) : ""],
+    notes: [cached ? check : t("fig.held.none"), batch > 1 && cached && facts.padBytes !== null ? t("fig.held.apart", params) : ""],
     tone: facts.predictedLive === null ? "" : !cached ? "" : facts.agrees ? "good" : "bad",
-    numbers: t(cached ? "fig.held.numbers" : "fig.held.numbers_none", params),
+    numbers: t(!cached ? "fig.held.numbers_none" : facts.predictedLive === null ? "fig.held.counted" : "fig.held.numbers", params),
   };
 }
 

@@ -2,51 +2,70 @@
 //
 // Lengths are device pixels unless a name says otherwise. Try it: node --test tests/js
 
-/** Columns of the matrix: one a KV head of a layer, grouped by layer. `heads`: KV heads of each layer.
+/** Columns of the matrix: one a KV head of a layer, grouped by layer. `heads`: KV heads of each layer. A layer without
+ * rows (a state, a layer that shares another's) gets a place of one column that holds none.
  *
  * Returns texture columns with their left edges and widths; where there are more columns than pixels, `group` says
- * which of them share one (the greatest is shown). */
+ * which of them share one (the greatest is shown). `left` and `span` are those of each layer. */
 export function columnLayout(heads, width) {
   const total = heads.reduce((sum, n) => sum + n, 0);
+  const places = heads.reduce((sum, n) => sum + Math.max(n, 1), 0);
   const layerOf = new Int32Array(total);
   const headOf = new Int32Array(total);
-  const firstOf = [];
+  const placeOf = new Int32Array(total);
+  const firstPlace = [];
   let column = 0;
+  let place = 0;
   heads.forEach((n, layer) => {
-    firstOf.push(column);
+    firstPlace.push(place);
     for (let head = 0; head < n; head++, column++) {
       layerOf[column] = layer;
       headOf[column] = head;
+      placeOf[column] = place + head;
     }
+    place += Math.max(n, 1);
   });
   const gaps = heads.length - 1;
   let gap = gaps ? Math.max(1, Math.min(Math.round(width / 110), Math.floor((width * 0.12) / gaps))) : 0;
-  let cell = Math.floor((width - gap * gaps) / total);
+  let cell = Math.floor((width - gap * gaps) / places);
   const group = new Int32Array(total);
-  if (cell < 1) {
+  const pooled = cell < 1;
+  const share = pooled ? Math.ceil(places / width) : 1;
+  if (pooled) {
     gap = 0;
     cell = 1;
-    const share = Math.ceil(total / width);
-    for (let c = 0; c < total; c++) group[c] = Math.floor(c / share);
-  } else {
-    for (let c = 0; c < total; c++) group[c] = c;
-    const spare = width - cell * total - gap * gaps;
-    if (gaps && total > heads.length) gap += Math.min(Math.floor(spare / gaps), cell * 2);
+  } else if (gaps && places > heads.length) {
+    const spare = width - cell * places - gap * gaps;
+    gap += Math.min(Math.floor(spare / gaps), cell * 2);
   }
-  const count = group[total - 1] + 1;
-  const pooled = count < total;
+  for (let c = 0; c < total; c++) group[c] = pooled ? Math.floor(c / share) : c;
+  const count = total ? group[total - 1] + 1 : 0;
+  const xOf = (at, layer) => (pooled ? Math.floor(at / share) : at * cell + layer * gap);
   const x = new Int32Array(count);
-  for (let c = 0; c < total; c++) x[group[c]] = pooled ? group[c] : c * cell + layerOf[c] * gap;
+  for (let c = 0; c < total; c++) x[group[c]] = pooled ? group[c] : xOf(placeOf[c], layerOf[c]);
+  const left = heads.map((n, layer) => xOf(firstPlace[layer], layer));
+  const span = heads.map((n, layer) => xOf(firstPlace[layer] + Math.max(n, 1) - 1, layer) + cell - left[layer]);
   const separator = pooled || cell < 4 ? 0 : Math.max(1, Math.round(cell / 8));
+  const last = heads.length - 1;
   return {
-    total, count, group, layerOf, headOf, firstOf, heads, x, cell, gap, separator, pooled,
-    used: x[count - 1] + cell,
+    total, count, group, layerOf, headOf, heads, x, left, span, cell, gap, separator, pooled,
+    used: pooled ? Math.max(count, 1) : left[last] + span[last],
   };
+}
+
+/** The layer under x, or -1 between two. */
+export function layerAt(columns, x) {
+  return columns.left.findIndex((left, layer) => x >= left && x < left + columns.span[layer]);
+}
+
+/** Rows at the top that have left a layer's window: the next query sees only the last `window` - 1. */
+export function rowsGone(rows, window) {
+  return window === null || window === undefined ? 0 : Math.max(0, rows - (window - 1));
 }
 
 /** The column under x, or -1 between two layers. */
 export function columnAt(columns, x) {
-  if (x < 0 || x >= columns.used) return -1;
+  if (x < 0 || x >= columns.used || !columns.count) return -1;
   if (columns.pooled) return columns.group.indexOf(Math.floor(x));
   let low = 0;
   let high = columns.count - 1;
@@ -55,7 +74,7 @@ export function columnAt(columns, x) {
     if (columns.x[middle] <= x) low = middle;
     else high = middle - 1;
   }
-  return x < columns.x[low] + columns.cell ? low : -1;
+  return x >= columns.x[low] && x < columns.x[low] + columns.cell ? low : -1;
 }
 
 /** Bands of rows from top to bottom: {from, to, y, h, rowH}. `rowPx` is a readable row.

@@ -6,13 +6,13 @@ import { chartAt, chartLayout, drawChart } from "./chart.mjs";
 import { float, place, put, setIcon, skeleton } from "./dom.mjs";
 import { openFeed } from "./feed.mjs";
 import { figuresOf } from "./figures.mjs";
-import { clampView, columnAt, columnLayout, niceCeil, rowBands, rowTop, rowsUnder, timeScale, zoomView } from "./layout.mjs";
+import { clampView, columnAt, columnLayout, layerAt, niceCeil, rowBands, rowTop, rowsGone, rowsUnder, timeScale, zoomView } from "./layout.mjs";
 import { newPyramid, paletteOf, setRows, wordOf } from "./matrix.mjs";
 import { SPEEDS, advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy, stepEnd, stepsAt, toEnd, tokenBy } from "./player.mjs";
 import { decodeBlocks, drawRibbon, firstDecode } from "./ribbon.mjs";
-import { copiedAt, elementSize, factsAt, isOver, magnitudeOf, newRun, piecesAt, summaryAt, takeFrame, textOf } from "./run.mjs";
+import { copiedAt, elementSize, factsAt, isOver, keepsAllRows, magnitudeOf, newRun, piecesAt, reservedRowsOf, summaryAt, takeFrame, textOf } from "./run.mjs";
 import { drawStage, labelOf, stageLayout } from "./stage.mjs";
-import { axisWords, countOf, promptTokens, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, tokensRead, turnsText, wordsOf } from "./words.mjs";
+import { axisWords, countOf, kindsOf, layerWords, promptTokens, rowlessWords, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, tokensRead, turnsText, wordsOf } from "./words.mjs";
 
 const views = new WeakMap();
 const mounted = new Set(); // views on the page now: the last one to leave takes the projector's class along
@@ -337,7 +337,7 @@ function sweep(view, now, shown, delay) {
   const end = bands.length ? Math.min(box.height, bands[bands.length - 1].y + bands[bands.length - 1].h) : box.height;
   const top = box.top / scale;
   const bottom = (box.top + end) / scale;
-  put(n.sweepLabel, view.words.t("read.label", { n: countOf(rows) }));
+  put(n.sweepLabel, view.words.t(keepsAllRows(view.run.started) ? "read.label" : "read.kept", { n: countOf(rows) }));
   const line = n.sweep.lastElementChild;
   line.style.left = `${(box.x0 - 3) / scale}px`;
   line.style.width = `${(view.columns.used + 6) / scale}px`;
@@ -464,7 +464,8 @@ function paintStage(view, cursor, now) {
   drawStage(context, {
     box, columns: view.columns, pyramid: none ? null : view.pyramid, theme: view.theme, bands: view.bands, rows: none ? 0 : rows, newRows,
     promptLen: run.started.prompt_texts[b].length,
-    reservedRows: none || !run.rowBytes || !facts.reservedBytes ? 0 : Math.round(facts.reservedBytes / run.rowBytes / run.started.settings.batch),
+    layers: run.started.spec.layers,
+    reservedRows: none ? 0 : reservedRowsOf(run, facts.reservedBytes) ?? 0,
     slide: progress(view.anim.slide, now), pop: progress(view.anim.pop, now),
     reveal: progress(view.anim.reveal, now), revealFrom: view.anim.reveal?.from ?? 0,
     recompute: none && step ? { flash: 1 - progress(view.anim.flash, now), note: words.t("recomputed", { n: countOf(step.num_new_tokens[b]) }) } : null,
@@ -474,6 +475,7 @@ function paintStage(view, cursor, now) {
     words: {
       layer: words.t("layer"),
       reserved: words.t("reserved"),
+      rowless: (layer) => rowlessWords(layer, words),
       position: (row) => countOf(row),
       middle: (count, per) => [words.t(none ? "middle.positions" : "middle.rows", { n: countOf(count) }), ...(per > 1 && !none ? [words.t("middle.pooled", { n: per })] : [])],
     },
@@ -677,7 +679,8 @@ function writeWords(view, cursor, now) {
   writeInfo(view);
   writeChips(view);
   const hasRun = started(view);
-  put(n.subtitle, t(hasRun && run.started.settings.cache === "none" ? "subtitle.none" : "subtitle"));
+  const kinds = hasRun ? kindsOf(run.started.spec.layers, words) : "";
+  put(n.subtitle, t(hasRun && run.started.settings.cache === "none" ? "subtitle.none" : "subtitle") + (kinds ? ` · ${kinds}` : ""));
   n.matrixCard.classList.toggle("none", hasRun && run.started.settings.cache === "none");
   n.matrix.setAttribute("aria-label", summaryText(run, cursor, view.b, words));
   const figures = hasRun ? figuresOf(run, facts, sum, view.b, cursor, words) : {};
@@ -1158,7 +1161,7 @@ function jump(view, y) {
   const { box, facts } = view;
   const rows = view.rowsShown ?? 0;
   if (rows * box.rowPx <= box.height) return;
-  const reserved = view.run.rowBytes && facts.reservedBytes ? facts.reservedBytes / view.run.rowBytes / view.run.started.settings.batch : 0;
+  const reserved = reservedRowsOf(view.run, facts.reservedBytes) ?? 0;
   const row = ((y - box.top) / box.height) * Math.max(rows, reserved);
   const rowH = view.free?.rowH ?? box.rowPx;
   view.free = clampView({ mode: "free", rowH, top: row - box.height / rowH / 2 }, rows, box.height, box.rowPx);
@@ -1188,8 +1191,14 @@ function hoverMatrix(view, x, y, event) {
     lines.push(magnitudes(view, first, stop, column));
     const size = elementSize(run.started);
     if (size) lines.push(t("tip.bytes", { cell: countOf((spec.key_dim + spec.value_dim) * size), row: countOf(run.rowBytes) }));
+    if (layerWords(spec, words)) lines.push(layerWords(spec, words));
+    if (first < rowsGone(view.facts.rows[b], spec.window)) lines.push(t("tip.gone"));
     view.hover = { layer };
-  } else view.hover = { layer: -1 };
+  } else {
+    const layer = none ? -1 : layerAt(columns, x - box.x0);
+    if (layer >= 0) lines.splice(0, lines.length, t("tip.layer", { layer }), layerWords(run.started.spec.layers[layer], words));
+    view.hover = { layer };
+  }
   showTip(view, lines, { left: event.clientX, width: 0, top: event.clientY - 14, bottom: event.clientY + 14 });
   const top = rowTop(view.bands, first);
   if (top !== null) {

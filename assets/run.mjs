@@ -123,6 +123,17 @@ export function elementSize(started) {
   return ELEMENT_SIZES[started.settings.dtype] ?? null;
 }
 
+/** Whether every layer keeps all rows and nothing else, so that bytes follow from rows. */
+export function keepsAllRows(started) {
+  return started.spec.layers.every((layer) => (layer.kind ?? "full") === "full" && !layer.state_bytes);
+}
+
+/** Rows of one sequence that the reserved bytes have room for; null where layers differ in what they keep. */
+export function reservedRowsOf(run, reservedBytes) {
+  if (!run.rowBytes || !reservedBytes || !keepsAllRows(run.started)) return null;
+  return Math.round(reservedBytes / run.rowBytes / run.started.settings.batch);
+}
+
 /** Rows that each sequence holds after k steps. */
 export function rowsAt(run, k) {
   if (!run.started) return [];
@@ -173,7 +184,7 @@ function plus(a, b) {
 export function copiedAt(run, i) {
   const { kv_bytes_read: read } = run.steps[i];
   const { cache, batch } = run.started.settings;
-  if (cache === "none" || !run.rowBytes || read === null) return 0;
+  if (cache === "none" || !run.rowBytes || read === null || !keepsAllRows(run.started)) return 0;
   return Math.max(0, read - run.columns[i] * run.rowBytes * batch);
 }
 
@@ -218,6 +229,7 @@ export function factsAt(run, k) {
 /** Bytes of the cache that are pads, and bytes of sequences that have ended, after k steps. */
 function apart(run, k) {
   if (!k || run.started.settings.cache === "none") return { padBytes: 0, endedBytes: 0, numEnded: 0 };
+  if (!keepsAllRows(run.started)) return { padBytes: null, endedBytes: null, numEnded: 0 };
   const columns = run.columns[k - 1];
   const step = run.steps[k - 1];
   let padRows = 0;

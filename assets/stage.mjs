@@ -2,7 +2,7 @@
 //
 // It draws what it is given and asks nothing: every number comes in `s`. Lengths are device pixels; `u` is one unit of
 // type (a CSS pixel at the base size, larger when projected).
-import { rowTop, axisTicks } from "./layout.mjs";
+import { rowTop, axisTicks, rowsGone } from "./layout.mjs";
 import { drawRows } from "./matrix.mjs";
 
 /** Boxes of the card's canvas. */
@@ -33,6 +33,7 @@ export function drawStage(context, s) {
     if (s.bands.length === 1 && s.bands[0].kind === "all") drawReserved(context, s);
     for (const band of s.bands) drawBand(context, s, band);
     drawNewest(context, s);
+    drawRowless(context, s);
   }
   drawGhost(context, s);
   drawMinimap(context, s);
@@ -53,9 +54,7 @@ function drawLayerAxis(context, s) {
   const each = Math.max(1, Math.ceil((layers * 30 * box.u) / Math.max(1, columns.used)));
   const every = [1, 2, 5, 10, 20, 25, 50, 100, 200, 500].find((n) => n >= each) ?? 1000;
   for (let layer = 0; layer < layers; layer += every) {
-    const first = columns.group[columns.firstOf[layer]];
-    const last = columns.group[columns.firstOf[layer] + columns.heads[layer] - 1];
-    const x = box.x0 + (columns.x[first] + columns.x[last] + columns.cell) / 2;
+    const x = box.x0 + columns.left[layer] + columns.span[layer] / 2;
     context.textAlign = "center";
     context.fillStyle = layer === s.hoverLayer ? theme.text : theme.mut;
     context.fillText(String(layer), x, box.top - Math.round(6 * box.u));
@@ -80,6 +79,7 @@ function drawBand(context, s, band) {
     context.fillRect(box.x0, y + (s.rows - s.newRows) * band.rowH, columns.used, s.newRows * band.rowH);
     context.globalAlpha = 1;
   }
+  drawGone(context, s, band, from, at);
   drawReveal(context, s, band, y);
   if (band.rowH >= 5 * box.u) separateRows(context, s, band, from, at);
   drawPhases(context, s, band, from, at);
@@ -96,9 +96,58 @@ function stampEmpty(context, s, y, h) {
     return;
   }
   for (let layer = 0; layer < columns.heads.length; layer++) {
-    const x = columns.x[columns.firstOf[layer]];
-    context.fillRect(box.x0 + x, y, columns.heads[layer] * columns.cell - columns.separator, h);
+    if (columns.heads[layer]) context.fillRect(box.x0 + columns.left[layer], y, columns.span[layer] - columns.separator, h);
   }
+}
+
+/** Rows that have left a layer's window: nearly wiped out, with a line where the window begins. */
+function drawGone(context, s, band, from, at) {
+  const { box, columns, theme } = s;
+  s.layers.forEach((layer, i) => {
+    const gone = Math.min(rowsGone(s.rows, layer.window), band.to);
+    if (gone <= from || columns.pooled) return;
+    const x = box.x0 + columns.left[i];
+    const h = (gone - from) * band.rowH;
+    context.fillStyle = theme.card;
+    context.globalAlpha = 0.86;
+    context.fillRect(x, at, columns.span[i], h);
+    context.globalAlpha = 1;
+    context.fillStyle = theme.read;
+    if (gone < band.to) context.fillRect(x, at + h, columns.span[i] - columns.separator, Math.max(1, Math.round(1.5 * box.u)));
+  });
+}
+
+/** Layers without rows: a block that stands for a state of constant size, or an outline with the layer whose rows are
+ * read. Their height says nothing: neither grows. */
+function drawRowless(context, s) {
+  const { box, columns, theme } = s;
+  if (columns.pooled) return;
+  const h = Math.min(box.height, box.rowPx * 8);
+  context.font = font(s, 10.5, 600);
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  s.layers.forEach((layer, i) => {
+    if (layer.num_kv_heads) return;
+    const x = box.x0 + columns.left[i];
+    const w = columns.span[i] - columns.separator;
+    const state = layer.state_bytes > 0;
+    context.fillStyle = state ? theme.dec : theme.emptyCell;
+    context.globalAlpha = state ? 0.22 : 0.6;
+    context.fillRect(x, box.top, w, h);
+    context.globalAlpha = 1;
+    context.setLineDash(state ? [] : [4 * box.u, 3 * box.u]);
+    context.strokeStyle = state ? theme.dec : theme.mut;
+    context.lineWidth = Math.max(1, Math.round(box.u));
+    context.strokeRect(x + 0.5, box.top + 0.5, w - 1, h - 1);
+    context.setLineDash([]);
+    if (w < 11 * box.u) return;
+    context.save();
+    context.translate(x + w / 2, box.top + 6 * box.u);
+    context.rotate(-Math.PI / 2);
+    context.fillStyle = theme.text;
+    context.fillText(fitted(context, s.words.rowless(layer), h - 10 * box.u), 0, 0);
+    context.restore();
+  });
 }
 
 /** Rows of a piece of the prompt that have just come: a bright wipe runs over them, all together. */
@@ -208,8 +257,7 @@ function drawReserved(context, s) {
   for (let row = from; row < most; row++) {
     const y = box.top + row * box.rowPx;
     for (let layer = 0; layer < columns.heads.length && !columns.pooled; layer++) {
-      const x = columns.x[columns.firstOf[layer]];
-      context.fillRect(box.x0 + x, y, columns.heads[layer] * columns.cell - columns.separator, box.rowPx - Math.round(2 * box.u));
+      context.fillRect(box.x0 + columns.left[layer], y, columns.span[layer] - columns.separator, box.rowPx - Math.round(2 * box.u));
     }
   }
   context.globalAlpha = 1;
@@ -224,7 +272,7 @@ function drawReserved(context, s) {
 /** The row that this step has written: outlined, and tinted in the colour of what is new. */
 function drawNewest(context, s) {
   const { box, columns, theme } = s;
-  if (!s.newRows || s.newRows > 8 || !s.bands.length) return;
+  if (!s.newRows || s.newRows > 8 || !s.bands.length || !columns.count) return;
   const y = rowTop(s.bands, s.rows - s.newRows);
   if (y === null) return;
   const band = s.bands[s.bands.length - 1];
@@ -234,7 +282,9 @@ function drawNewest(context, s) {
   const top = box.top + y + slide - line;
   context.globalAlpha = 0.2;
   context.fillStyle = theme.new;
-  context.fillRect(box.x0, top + line, columns.used, h - line);
+  for (let layer = 0; layer < columns.heads.length; layer++) {
+    if (columns.heads[layer]) context.fillRect(box.x0 + columns.left[layer], top + line, columns.span[layer], h - line);
+  }
   context.globalAlpha = 1;
   context.strokeStyle = theme.new;
   context.lineWidth = line;
@@ -281,9 +331,7 @@ function drawRecomputed(context, s) {
     context.globalAlpha = 0.08 + 0.72 * s.recompute.flash;
     context.fillStyle = theme.pre;
     for (let layer = 0; layer < columns.heads.length; layer++) {
-      const first = columns.group[columns.firstOf[layer]];
-      const last = columns.group[columns.firstOf[layer] + columns.heads[layer] - 1];
-      context.fillRect(box.x0 + columns.x[first], y, columns.x[last] + columns.cell - columns.x[first] - columns.separator, band.h);
+      context.fillRect(box.x0 + columns.left[layer], y, columns.span[layer] - columns.separator, band.h);
     }
     context.globalAlpha = 1;
     if (band.rowH >= 5 * box.u) {
@@ -322,10 +370,8 @@ function outlineCells(context, s, band, y) {
   for (let row = Math.floor(band.from); row < band.to; row++) {
     const top = Math.round(y + (row - band.from) * band.rowH) + 0.5;
     for (let layer = 0; layer < columns.heads.length; layer++) {
-      const first = columns.group[columns.firstOf[layer]];
-      const last = columns.group[columns.firstOf[layer] + columns.heads[layer] - 1];
-      const w = columns.x[last] + columns.cell - columns.x[first] - columns.separator;
-      context.strokeRect(box.x0 + columns.x[first] + 0.5, top, w - 1, band.rowH - Math.round(2 * box.u) - 1);
+      const w = columns.span[layer] - columns.separator;
+      context.strokeRect(box.x0 + columns.left[layer] + 0.5, top, w - 1, band.rowH - Math.round(2 * box.u) - 1);
     }
   }
   context.globalAlpha = 1;

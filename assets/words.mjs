@@ -77,6 +77,36 @@ export function ratioOf(value) {
   return value >= 100 ? countOf(value) : value >= 10 ? value.toFixed(0) : value.toFixed(1);
 }
 
+/** What a layer keeps that is not all rows, in words; "" for one that keeps all. */
+export function layerWords(layer, words) {
+  const { t } = words;
+  const parts = [];
+  const kind = layer.kind ?? "full";
+  const params = { window: layer.window, shares: layer.shares, key: layer.key_dim, value: layer.value_dim };
+  if (kind !== "full" && kind !== "state") parts.push(t(`kind.${kind}`, params));
+  if (layer.state_bytes) parts.push(t("kind.state", { size: sizeOf(layer.state_bytes) }));
+  return parts.join(" · ");
+}
+
+/** The same short, for a layer without rows. */
+export function rowlessWords(layer, words) {
+  const { t } = words;
+  if (layer.state_bytes) return t("rowless.state", { size: sizeOf(layer.state_bytes) });
+  return t(`rowless.${layer.kind === "shared" ? "shared" : "none"}`, { shares: layer.shares });
+}
+
+/** Kinds of layers with their numbers, "" where all keep all rows. */
+export function kindsOf(layers, words) {
+  const nameOf = (layer) => ((layer.kind ?? "full") === "full" && layer.state_bytes ? "hybrid" : layer.kind ?? "full");
+  const counts = new Map();
+  for (const layer of layers) {
+    const name = words.t(`kinds.${nameOf(layer)}`, { window: layer.window });
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  if (layers.every((layer) => nameOf(layer) === "full")) return "";
+  return [...counts].map(([name, n]) => `${n} × ${name}`).join(", ");
+}
+
 /** Whether a text holds a character that turns the direction of what follows it. */
 export function turnsText(text) {
   return /[\u202a-\u202e\u2066-\u2069]/.test(text);

@@ -205,6 +205,10 @@ def cost_line() -> None:
         spec = model_files.spec_of(settings.model)
         prompt, context_len = settings.prompts[0], settings.context_len
         tokens = num_prompt_tokens(folder, prompt, settings.chat, context_len)
+        if spec is None:
+            num_weights = grouped(model_files.num_weights(folder))
+            st.caption(say("ask.cost_observed", tokens=grouped(tokens), weights=num_weights))
+            return
         line, formula = predicted_cost(spec, settings, tokens)
         st.caption(line, help=formula)
         checks.check(

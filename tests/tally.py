@@ -2,17 +2,22 @@
 
 A TorchDispatchMode that looks at every operation: which bytes of parameters and of cache rows go
 in, which rows are written. It shares no code with what the engine counts. Activations are left
-out; an embedding look-up counts its rows; an operation that only makes a view reads nothing.
+out; an embedding look-up counts its rows; an operation that only makes a view, or that asks for a
+size, reads nothing.
 """
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-SLAB_DIMS = 6  # `[2, L, B, H, capacity, D]`: nothing else in a forward has as many
+from viz_engine.linear import packed_layers
+
+SLAB_DIMS = 5  # `[L, B, H, capacity, D]`: nothing else that a forward makes empty has as many
 
 
 def storage(tensor: torch.Tensor) -> int:
+    if tensor.is_mkldnn:  # a packed weight: torch cannot look into it
+        return id(tensor)
     return tensor.untyped_storage().data_ptr()
 
 
@@ -26,6 +31,7 @@ class Tally(TorchDispatchMode):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.parameters = {storage(p) for p in model.parameters()}
+        self.parameters |= {storage(layer.packed) for layer in packed_layers(model)}
         self.rows: dict[int, torch.Tensor] = {}  # kept alive: an address stands for one tensor
         self.reset()
 
@@ -44,8 +50,8 @@ class Tally(TorchDispatchMode):
         for tensor in tree_leaves((args, kwargs)):
             if not isinstance(tensor, torch.Tensor) or any(tensor is w for w in written):
                 continue
-            if not written and storage(tensor) in outs:
-                continue  # a view
+            if (not written and storage(tensor) in outs) or func is torch.ops.aten.size.int:
+                continue  # a view, or only a size
             if storage(tensor) in self.parameters:
                 self.weight_bytes_read += self._weight_bytes(func, tensor, args)
             elif storage(tensor) in self.rows:

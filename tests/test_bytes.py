@@ -36,18 +36,14 @@ class ConcatenatingRows(cache.Rows):
         pass
 
     def magnitudes(self, first: int, stop: int) -> np.ndarray:
-        shape = (2, self.slab.shape[2], stop - first, self.slab.shape[1] * self.slab.shape[3])
-        return np.zeros(shape, dtype=np.uint8)
+        num_columns = sum(layer.num_kv_heads for layer in self._specs)
+        return np.zeros((2, 1, stop - first, num_columns), dtype=np.uint8)
 
 
 class ConcatenatingLayer(DynamicLayer):
     def __init__(self, rows: ConcatenatingRows) -> None:
         super().__init__()
         self.rows = rows
-
-    @property
-    def length(self) -> int:
-        return self.get_seq_length()
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         keys, values = super().update(key_states, value_states)
@@ -57,12 +53,12 @@ class ConcatenatingLayer(DynamicLayer):
 
 
 def tallied(
-    loaded: Loaded, settings: RunSettings, tally: Tally
+    loaded: Loaded, settings: RunSettings, tally: Tally, **given: object
 ) -> Iterator[tuple[StepFinished, Tally, cost.StepCost]]:
     """Each step with what the tally saw of it and what cost.py says of it."""
     log = RunLog()
     with tally:
-        for event in engine.generate(loaded, settings, run_id="r"):
+        for event in engine.generate(loaded, settings, run_id="r", **given):
             if isinstance(event, StepFinished):
                 predicted, _ = metrics.predicted_step(log.started, event, log.num_columns)
                 yield event, tally, predicted
@@ -189,9 +185,8 @@ def test_the_tally_notices_a_cache_that_copies(
     settings = RunSettings(model="tiny", prompts=("abcdefgh",), chat=False, new_tokens=4)
     row = cost.row_bytes(loaded.spec, "float32")
     more = []
-    for step, seen, predicted in tallied(loaded, settings, tally):
+    for step, seen, predicted in tallied(loaded, settings, tally, eager=True):
         if step.phase == "decode":
-            assert step.kv_bytes_read == predicted.kv_bytes_read
             more.append(seen.kv_bytes_read - predicted.kv_bytes_read)
     # each decode step reads all earlier rows once more, to copy them
     assert more == [(8 + i) * row for i in range(3)]
@@ -199,6 +194,6 @@ def test_the_tally_notices_a_cache_that_copies(
 
 def test_cost_rows_are_what_the_slab_is_made_of(tiny: Callable[..., Loaded]) -> None:
     spec = tiny().spec
-    rows = cache.Rows(spec, batch=2, num_columns=300, dtype=torch.float32, device="cpu")
+    rows = cache.Rows(spec.layers, batch=2, num_columns=300, dtype=torch.float32, device="cpu")
     assert rows.reserved_bytes == 2 * 512 * cost.row_bytes(spec, "float32")
     assert rows.live_bytes == 0

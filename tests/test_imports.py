@@ -12,13 +12,15 @@ GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
     ("metrics", "memory", "checks", "command"),
-    ("cache", "models", "engine"),
+    ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
     ("kv_matrix",),
-    ("live_bench",),
+    ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
-TORCH_USERS = {"cache", "models", "engine"}  # at their top
+# At their top:
+TORCH_USERS = {"attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"}
+TORCH_USERS |= {"contenders", "bench"}
 TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}

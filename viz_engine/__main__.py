@@ -1,4 +1,4 @@
-"""The command line: `python -m viz_engine record`, `python -m viz_engine bench --live`.
+"""The command line: `python -m viz_engine record`, `bench`, `bench --live`.
 
 Progress goes to stderr. What a visitor can put right is one sentence and exit code 2.
 """
@@ -39,10 +39,12 @@ def _parser() -> argparse.ArgumentParser:
     record = commands.add_parser("record", help="run a model once and write the run to a file")
     command.add_arguments(record)
     record.set_defaults(do=_record)
-    bench = commands.add_parser("bench", help="measure the page in a real browser")
-    bench.add_argument("--live", action="store_true", required=True, help="the live view")
-    live_bench.add_arguments(bench)
-    bench.set_defaults(do=live_bench.run)
+    bench = commands.add_parser("bench", help="measure the engine, or the page in a browser")
+    bench.add_argument("--quick", action="store_true", help="the engine, few repeats")
+    bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
+    bench.add_argument("--live", action="store_true", help="the page instead of the engine")
+    live_bench.add_arguments(bench.add_argument_group("of --live, and --json of both"))
+    bench.set_defaults(do=_bench)
     return parser
 
 
@@ -70,6 +72,15 @@ def _record(args: argparse.Namespace) -> int:
             if isinstance(event, StepFinished):
                 _show_step(log, event)
     return _conclude(log.finished, args.out)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    if args.live:
+        return live_bench.run(args)
+    hardware.share_cores()
+    from viz_engine import bench
+
+    return bench.run(args)
 
 
 def _note_length(started: RunStarted) -> None:

@@ -30,16 +30,16 @@ def check(
     check_settings(settings)
     longest = max(prompt_lens)
     window = spec.max_context_len
-    if longest > window:
+    if window is not None and longest > window:
         raise UserError("error.prompt_window", prompt_len=longest, window=window)
-    most = window - longest + 1  # the last token never gets a row
-    if settings.new_tokens > most:
+    if window is not None and settings.new_tokens > window - longest + 1:
+        # the last token never gets a row
         raise UserError(
             "error.new_tokens_window",
             new_tokens=settings.new_tokens,
             prompt_len=longest,
             window=window,
-            most=most,
+            most=window - longest + 1,
         )
     need = memory.footprint(
         spec,

@@ -9,7 +9,7 @@ Try it: `python -c "from viz_engine import cost; print(cost.block_columns(600))"
 
 from dataclasses import dataclass
 
-from viz_engine.spec import ModelSpec
+from viz_engine.spec import LayerSpec, ModelSpec
 
 BLOCK_LEN = 256  # positions reserved together
 ELEMENT_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -48,6 +48,24 @@ def block_columns(num_columns: int) -> int:
     return -(-num_columns // BLOCK_LEN) * BLOCK_LEN
 
 
+def slab_columns(layer: LayerSpec, num_columns: int) -> int:
+    """Columns reserved for `num_columns`: whole blocks. With a window never more than it, a piece
+    of prefill (BLOCK_LEN) and half a block to slide in ask for."""
+    if layer.window is not None:
+        num_columns = min(num_columns, layer.window - 1 + BLOCK_LEN + BLOCK_LEN // 2)
+    return block_columns(num_columns)
+
+
+def reserved_bytes(spec: ModelSpec, dtype: str, *, batch: int, num_columns: int) -> int:
+    """Bytes reserved for `num_columns` columns of `batch` sequences, states included."""
+    rows = sum(
+        slab_columns(layer, num_columns) * layer.row_elements * ELEMENT_SIZE[dtype]
+        + layer.state_bytes
+        for layer in spec.layers
+    )
+    return batch * rows
+
+
 def linear_flops(spec: ModelSpec, *, num_tokens: int, num_logit_rows: int) -> int:
     """Two FLOPs (multiply, add) for each weight of a matrix product and token; the output matrix
     only for the rows whose logits are asked for. Norms, rotary and softmax are left out, as
@@ -78,7 +96,7 @@ def step(
     `prompt_columns` is the padded length of the prompt, whose blocks are reserved at once. With
     `cached` false the forward takes all columns again (`num_new == num_columns`) and keeps none.
     Growing past a block copies the live rows into a larger slab: the copy is in the bytes read
-    and written.
+    and written. Raises ValueError for a type whose weights no formula describes.
     """
     tokens = batch * num_new
     size = ELEMENT_SIZE[dtype]

@@ -12,14 +12,17 @@ import datetime
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 import transformers
 
-from viz_engine import hardware, models
-from viz_engine.cache import RowReads, Rows
+from viz_engine import hardware, linear, models
+from viz_engine.attention import in_float32
+from viz_engine.cache import Rows
 from viz_engine.checks import check, check_settings
 from viz_engine.command import record_command
+from viz_engine.decode import Decoder
 from viz_engine.events import (
     EnginePart,
     Event,
@@ -31,6 +34,7 @@ from viz_engine.events import (
     Telemetry,
 )
 from viz_engine.models import DTYPES, Loaded
+from viz_engine.probe import call, first_line
 from viz_engine.prompt import TextStream, clean
 from viz_engine.text import Message, UserError
 
@@ -48,6 +52,7 @@ def generate(
     clock: Callable[[], int] = time.perf_counter_ns,
     on_logits: OnLogits | None = None,
     forced_tokens: Sequence[Sequence[int]] | None = None,
+    eager: bool = False,
 ) -> Iterator[Event]:
     """The records of one run, each stamped when its step is over and then given.
 
@@ -55,15 +60,18 @@ def generate(
     never: what goes wrong is said by the last record. `cancelled` is asked before every step.
     `on_logits` is called with the step and the logits `[B, vocab]` of each step that gives
     tokens. `forced_tokens` (one list a sequence) are taken in place of the model's choice; a
-    sequence whose list is used up ends.
+    sequence whose list is used up ends. `eager`: every step in Python, as a look at single layers
+    needs it.
     """
     queued_ns = clock() if queued_ns is None else queued_ns
     check_settings(settings)
+    check_cache(loaded, settings)
     stop_asked = settings.stop_token_ids
     settings = resolve(loaded, settings)
     prompts = encode(loaded, settings)
-    check(loaded.spec, settings, [len(ids) for ids in prompts], available_bytes(loaded.device))
-    run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens)
+    room = available_bytes(loaded.device) - loaded.packed_bytes
+    check(loaded.spec, settings, [len(ids) for ids in prompts], room)
+    run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens, eager)
     if settings.warm_up:
         try:
             run.warm_up()
@@ -84,7 +92,7 @@ def generate(
         versions=versions(),
         command=record_command(dataclasses.replace(settings, stop_token_ids=stop_asked)),
         reasons=loaded.reasons,
-        parts=(*loaded.parts, pieces(settings)),
+        parts=(*loaded.parts, *run.decoder.parts(), pieces(loaded, settings)),
     )
     yield started
     error = None
@@ -105,6 +113,7 @@ def resolve(loaded: Loaded, settings: RunSettings) -> RunSettings:
         device=loaded.device,
         dtype=loaded.dtype,
         stop_token_ids=loaded.stop_token_ids if stop is None else stop,
+        chunk_len=settings.chunk_len if loaded.probed.pieces else 0,
         prompts=tuple(clean(text) for text in settings.prompts),
     )
 
@@ -133,15 +142,22 @@ def explain(error: BaseException) -> Message:
     """What an exception in mid-run means, in words."""
     if models.is_out_of_memory(error):
         return Message(key="error.out_of_memory")
-    return Message(key="error.engine", params={"reason": models.first_line(error)})
+    return Message(key="error.engine", params={"reason": first_line(error)})
 
 
-def pieces(settings: RunSettings) -> EnginePart:
+def check_cache(loaded: Loaded, settings: RunSettings) -> None:
+    """Raises UserError where a cache is asked of a model that takes none."""
+    if settings.cache != "none" and not loaded.probed.cached:
+        raise UserError("error.cache_none_only", model_type=loaded.spec.model_type)
+
+
+def pieces(loaded: Loaded, settings: RunSettings) -> EnginePart:
     """How the prompt is read, for RunStarted. Without a cache there is nothing to go on from."""
     if settings.chunk_len and settings.cache != "none":
         reason = Message(key="part.pieces", params={"chunk_len": settings.chunk_len})
         return EnginePart(name="pieces", on=True, reason=reason)
-    return EnginePart(name="pieces", on=False, reason=Message(key="part.one_piece"))
+    reason = loaded.probed.pieces_reason or Message(key="part.one_piece")
+    return EnginePart(name="pieces", on=False, reason=reason)
 
 
 def versions() -> dict[str, str]:
@@ -164,6 +180,7 @@ class _Run:
         clock: Callable[[], int],
         on_logits: OnLogits | None,
         forced_tokens: Sequence[Sequence[int]] | None,
+        eager: bool,
     ) -> None:
         self.loaded = loaded
         self.settings = settings
@@ -183,6 +200,15 @@ class _Run:
         self.streams = [TextStream(loaded.tokenizer) for _ in prompts]
         self.generators = [sequence_generator(settings.seed, b) for b in range(self.batch)]
         self.rows: Rows | None = None
+        self.decoder = Decoder(
+            loaded,
+            lambda *step: forward(loaded, *step),
+            batch=self.batch,
+            masked=self.mask is not None,
+            cached=self.cached,
+            eager=eager,
+            clock=clock,
+        )
         self.was_cancelled = False
         self.telemetry_ns = clock()
         read_sensors(loaded.device)  # shares are since the reading before
@@ -198,28 +224,39 @@ class _Run:
             own[b, : self.pads[b]] = False
         self.ids = ids.to(device)
         self.positions = (own.cumsum(dim=1) - 1).clamp(min=0).to(device)
-        self.mask = own.to(device) if any(self.pads) else None
+        # Numbers, as generate gives them: some models calculate with the mask.
+        self.mask = own.long().to(device) if any(self.pads) else None
 
     def warm_up(self) -> None:
-        """One piece and one token, discarded: first calls of a shape are slow. Once a shape."""
+        """One piece and one token, discarded: first calls of a shape are slow. Once a shape. Then
+        the decoder is made ready on the same rows."""
         piece = min(self.settings.chunk_len or self.prompt_columns, self.prompt_columns)
-        if (self.batch, piece) in self.loaded.warmed:
+        shape = (self.batch, piece)
+        if shape in self.loaded.warmed and self.decoder.is_ready:
             return
-        rows = self._new_rows(piece + 1)
-        for first, stop in ((0, piece), (piece, piece + 1)):
-            mask = None if self.mask is None else self.mask[:, :stop]
-            columns = slice(first, stop)
-            ids, positions = self.ids[:, columns], self.positions[:, columns]
-            forward(self.loaded, ids, positions, mask, rows, RowReads())
+        rows = new_rows(self.loaded, self.batch, piece) if self.loaded.probed.cached else None
+        for first, stop in ((0, piece), (piece, piece + 1))[: 1 if rows is None else 2]:
+            if rows is not None:
+                rows.reserve(stop)
+            forward(self.loaded, *self._feed(first, stop), rows)
+        self.decoder.make_ready(lambda num: new_rows(self.loaded, self.batch, num))
         stop_timer(start_timer(self.loaded.device))
-        self.loaded.warmed.add((self.batch, piece))
+        self.loaded.warmed.add(shape)
+
+    def _feed(
+        self, first: int, stop: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Ids and positions `[B, stop - first]` and the mask `[B, stop]` of a forward."""
+        columns = slice(first, stop)
+        mask = None if self.mask is None else self.mask[:, :stop]
+        return self.ids[:, columns], self.positions[:, columns], mask
 
     def steps(self, cancelled: Callable[[], bool]) -> Iterator[Event]:
         """Prefill and decode until every sequence has ended or `cancelled` says so."""
         last = self.prompt_columns
         chunk = self.settings.chunk_len if self.cached else 0
         if self.cached:
-            self.rows = self._new_rows(last)
+            self.rows = new_rows(self.loaded, self.batch, last)
         for stop in [*range(chunk, last, chunk), last] if chunk else [last]:
             if self._stops(cancelled):
                 return
@@ -245,31 +282,23 @@ class _Run:
         self.was_cancelled = cancelled()
         return self.was_cancelled
 
-    def _new_rows(self, num_columns: int) -> Rows:
-        return Rows(
-            self.loaded.spec,
-            batch=self.batch,
-            num_columns=num_columns,
-            dtype=DTYPES[self.loaded.dtype],
-            device=self.loaded.device,
-        )
-
     def _step(self, phase: str, stop: int) -> Iterator[Event]:
         """One forward of the columns up to `stop`, timed, then its records."""
         first = self.columns if self.cached else 0
-        reads = RowReads() if self.cached else None
         counts = self._row_counts()
         start_ns = self.clock()
         timer = start_timer(self.loaded.device)
         if self.rows is not None:
             self.rows.reserve(stop)
-        ids, positions = self.ids[:, first:stop], self.positions[:, first:stop]
-        mask = None if self.mask is None else self.mask[:, :stop]
-        logits = forward(self.loaded, ids, positions, mask, self.rows, reads)
+        fed = self._feed(first, stop)
+        if self.cached and phase == "decode":
+            logits = self.decoder.step(*fed, self.rows)
+        else:
+            logits = forward(self.loaded, *fed, self.rows)
         tokens = self._choose(logits) if stop >= self.prompt_columns else [None] * self.batch
         device_ns = stop_timer(timer)
         end_ns = self.clock()
-        written, copied = (
+        read, written = (
             now - before for now, before in zip(self._row_counts(), counts, strict=True)
         )
         if self.on_logits is not None and stop >= self.prompt_columns:
@@ -283,19 +312,26 @@ class _Run:
             **self._per_sequence(first, stop, tokens),
             kv_live_bytes=0 if self.rows is None else self.rows.live_bytes,
             kv_reserved_bytes=0 if self.rows is None else self.rows.reserved_bytes,
-            weight_bytes_read=self.loaded.weight_bytes_once
-            + ids.numel() * self.loaded.lookup_row_bytes,
-            kv_bytes_read=copied + (0 if reads is None else reads.num_bytes),
-            kv_bytes_written=written + copied,
+            weight_bytes_read=self._weight_bytes(fed[0].numel()),
+            kv_bytes_read=read,
+            kv_bytes_written=written,
             device_memory_bytes=device_memory_bytes(self.loaded.device),
         )
+        if self.cached and phase == "decode":
+            self.decoder.took(step.duration_ns)
         self.columns = stop
         self.num_steps += 1
         yield step
         yield from self._look(step, first)
 
     def _row_counts(self) -> tuple[int, int]:
-        return (0, 0) if self.rows is None else (self.rows.bytes_written, self.rows.bytes_copied)
+        """Bytes of K, V and states read and written so far."""
+        rows = self.rows
+        return (0, 0) if rows is None else (rows.bytes_read, rows.bytes_written)
+
+    def _weight_bytes(self, num_tokens: int) -> int | None:
+        once = self.loaded.weight_bytes_once
+        return None if once is None else once + num_tokens * self.loaded.lookup_row_bytes
 
     def _choose(self, logits: torch.Tensor) -> list[int | None]:
         """The next token of each sequence that goes on; None for one that has ended."""
@@ -354,7 +390,7 @@ class _Run:
 
     def _look(self, step: StepFinished, first: int) -> Iterator[Event]:
         """Outside the timed span: the magnitudes of the new rows, and the sensors once a second."""
-        if self.rows is not None:
+        if self.rows is not None and self.loaded.spec.num_columns:
             levels = self.rows.magnitudes(first, self.columns)  # [2, B, n, columns of the matrix]
             for b, (start, stop) in enumerate(step.appended):
                 if stop > start:
@@ -374,27 +410,40 @@ class _Run:
             yield Telemetry(t_ns=now, **dataclasses.asdict(reading))
 
 
+def new_rows(loaded: Loaded, batch: int, num_columns: int) -> Rows:
+    """Room for the rows of `batch` sequences."""
+    return Rows(
+        loaded.spec.layers,
+        batch=batch,
+        num_columns=num_columns,
+        dtype=DTYPES[loaded.dtype],
+        device=loaded.device,
+        theirs=loaded.probed.theirs,
+        own_attention=loaded.probed.own_attention,
+    )
+
+
 def forward(
     loaded: Loaded,
     ids: torch.Tensor,  # [B, T]
     positions: torch.Tensor,  # [B, T]
-    mask: torch.Tensor | None,  # bool [B, columns]
+    mask: torch.Tensor | None,  # 0 or 1, [B, columns]
     rows: Rows | None,
-    reads: RowReads | None,
 ) -> torch.Tensor:
     """Logits `[B, vocab]` of the last column."""
     one_row = ids.numel() == 1 and loaded.onednn_off_for_one_row
-    with torch.inference_mode(), models.onednn(not one_row):
-        out = loaded.model(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            cache=rows,
-            use_cache=rows is not None,
-            logits_to_keep=1,
-            row_reads=reads,
-        )
-    return out.logits[:, -1]
+    given = {
+        "input_ids": ids,
+        "position_ids": positions,
+        "attention_mask": mask,
+        "cache": rows,
+        "use_cache": rows is not None,
+        "logits_to_keep": 1,
+    }
+    counting = nullcontext() if rows is None else rows.reads.counting()
+    widen = loaded.prefill_in_float32 and ids.shape[1] > 1
+    with counting, linear.onednn(not one_row), in_float32(widen):
+        return call(loaded.model, loaded.probed.arguments, given)[:, -1]
 
 
 def sequence_generator(seed: int, sequence: int) -> torch.Generator:

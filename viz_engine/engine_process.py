@@ -468,7 +468,7 @@ def step_limit_s(log: RunLog, slowest: float) -> float:
             prompt_columns=prompt,
             cached=cached,
         ).flops
-    except KeyError:  # a dtype without a size
+    except (KeyError, ValueError):  # a dtype without a size, a type without a formula
         return STEP_FLOOR_S
     return max(STEP_FLOOR_S, 10 * flops / rate)
 

@@ -104,7 +104,13 @@ class RunStarted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished:
     """One forward. Tuples have one entry a sequence; a sequence that has ended has 0 new tokens
-    and keeps its rows."""
+    and keeps its rows.
+
+    `kv_live_bytes` is what the cache holds: rows that a window has dropped are not in it, of
+    latents it is the latents, and states count. `kv_bytes_read` is what attention reads: a layer
+    that shares another's rows reads them again, latents are read expanded, states whole.
+    `weight_bytes_read` is None where experts are chosen by token.
+    """
 
     kind = "step_finished"
     step: int
@@ -361,7 +367,7 @@ class RunLog:
             for ids, texts in zip(event.prompt_token_ids, event.prompt_texts, strict=True)
         ):
             raise LogError("prompt tokens and their texts do not match")
-        if not 1 <= len(event.spec.layers) <= 2000 or not 1 <= event.spec.num_columns <= 100_000:
+        if not 1 <= len(event.spec.layers) <= 2000 or not 0 <= event.spec.num_columns <= 100_000:
             raise LogError("the model's layers are out of bounds")
         if event.accepted_ns < event.queued_ns:
             raise LogError("accepted before it was queued")

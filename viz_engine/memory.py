@@ -39,7 +39,7 @@ def footprint(
 ) -> Footprint:
     """Weights and reserved rows at the last step: the last token never gets a row."""
     columns = prompt_len + max(new_tokens - 1, 0)
-    reserved = batch * cost.block_columns(columns) * cost.row_bytes(spec, dtype)
+    reserved = cost.reserved_bytes(spec, dtype, batch=batch, num_columns=columns)
     return Footprint(
         weight_bytes=cost.weight_bytes(spec, dtype),
         kv_reserved_bytes=reserved if cached else 0,

@@ -8,17 +8,21 @@ Try it: `python -c "from viz_engine import model_files as m; print(m.spec_of(m.D
 """
 
 import json
+import math
 import os
 import re
 import sys
 from pathlib import Path
 
-from viz_engine.spec import ModelSpec
+from viz_engine.spec import ModelSpec, has_formula
 from viz_engine.text import UserError
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 DEFAULT_FOLDER = "SmolLM2-135M-Instruct-bfloat16-1"  # the number: how it was converted
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+MAX_HEADER_BYTES = 100_000_000  # what the format allows
+# Ends of the names of classes that write text token by token.
+LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -76,13 +80,17 @@ def is_ready(model: str) -> bool:
 
 
 def spec_of(model: str) -> ModelSpec | None:
-    """The sizes of a model whose files are here, else None; of the default always.
+    """The sizes of a model whose files are here, else None; of the default always. None too for a
+    type whose sizes only the loaded model tells.
 
     Raises UserError where the files are of a kind that cannot be used.
     """
     folder = locate(model)
     if folder is not None:
-        return ModelSpec.from_config(check_folder(folder), name=display_name(model))
+        config = check_folder(folder)
+        return (
+            ModelSpec.from_config(config, name=display_name(model)) if has_formula(config) else None
+        )
     if model == DEFAULT_MODEL:
         return ModelSpec.from_config(DEFAULT_CONFIG, name=DEFAULT_MODEL)
     return None
@@ -114,6 +122,22 @@ def weight_files(folder: Path) -> list[Path]:
         raise UserError("error.model_broken", reason=index.name) from None
     paths = [folder / name for name in sorted(names)]
     return paths if all(path.is_file() for path in paths) else []
+
+
+def num_weights(folder: Path) -> int:
+    """Numbers in a model's weight files, as their headers state them: each tensor once."""
+    tensors: dict[str, int] = {}
+    for path in weight_files(folder):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            try:
+                header = json.loads(file.read(min(size, MAX_HEADER_BYTES)))
+                for name, about in header.items():
+                    if name != "__metadata__":
+                        tensors[name] = math.prod(about["shape"])
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise UserError("error.model_broken", reason=path.name) from None
+    return sum(tensors.values())
 
 
 def check_folder(folder: Path) -> dict[str, object]:
@@ -150,7 +174,9 @@ def check_config(config: dict[str, object]) -> None:
     if "quantization_config" in config:
         raise UserError("error.model_quantized")
     names = config.get("architectures") or []
-    if not isinstance(names, list) or not any(str(name).endswith("ForCausalLM") for name in names):
+    if not isinstance(names, list) or not any(
+        str(name).endswith(LANGUAGE_MODELS) for name in names
+    ):
         raise UserError(
             "error.model_not_causal", kind=", ".join(map(str, names))[:100] if names else "?"
         )

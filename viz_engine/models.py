@@ -10,28 +10,33 @@ import json
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import transformers
 from filelock import FileLock
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from viz_engine import cache, cost, hardware, memory, model_files
+from viz_engine import attention, cost, hardware, linear, memory, model_files
 from viz_engine.events import EnginePart, Hardware
+from viz_engine.probe import Probed, describe, first_line, probe
 from viz_engine.prompt import PromptTokenizer
-from viz_engine.spec import ModelSpec
+from viz_engine.spec import ModelSpec, has_formula
 from viz_engine.text import Message, UserError, mib
+from viz_engine.threads import Threads
+from viz_engine.trace import Traced
 
 Progress = Callable[[Message, float | None], None]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Types that would run and be shown wrong; each has its sentence.
+UNSERVED = ("cpmant", "recurrent_gemma", "xlm", "xlnet")
 DOWNLOADED = ("*.json", "*.safetensors", "*.jinja")  # no pickles, no code
 
 
@@ -50,10 +55,16 @@ class Loaded:
     parts: tuple[EnginePart, ...]
     stop_token_ids: tuple[int, ...]
     pad_token_id: int
+    probed: Probed  # attention, cache, pieces: what agrees with the model as it was loaded
     onednn_off_for_one_row: bool
-    weight_bytes_once: int  # weights that every forward reads whole
-    lookup_row_bytes: int  # of the embedding table, for each token
+    packed_bytes: int  # of the second copy of the weights that decode reads
+    prefill_in_float32: bool
+    threads: Threads
+    weight_bytes_once: int | None  # weights that every forward reads whole; None: it chooses some
+    lookup_row_bytes: int  # of the embedding tables, for each token
     warmed: set[tuple[int, int]] = field(default_factory=set)  # shapes [batch, tokens] run before
+    # (batch, with a mask) -> the recorded step or None, and why
+    traces: dict[tuple[int, bool], tuple[Traced | None, Message]] = field(default_factory=dict)
 
 
 def load(
@@ -71,19 +82,27 @@ def load(
     chosen_dtype, dtype_reason = choose_dtype(dtype, chosen_device)
     folder = fetch(model, progress)
     config = model_files.check_folder(folder)
-    spec = ModelSpec.from_config(config, name=model_files.display_name(model))
+    check_served(config)
+    name = model_files.display_name(model)
+    spec = ModelSpec.from_config(config, name=name) if has_formula(config) else None
+    num_weights = spec.num_parameters if spec else model_files.num_weights(folder)
     weights = memory.Footprint(
-        weight_bytes=cost.weight_bytes(spec, chosen_dtype), kv_reserved_bytes=0, num_rows=0
+        weight_bytes=num_weights * cost.ELEMENT_SIZE[chosen_dtype],
+        kv_reserved_bytes=0,
+        num_rows=0,
     )
     memory.check_fits(weights, free_bytes(chosen_device) + hardware.process_bytes())
-    progress(Message(key="progress.loading", params={"model": spec.name}), None)
+    progress(Message(key="progress.loading", params={"model": name}), None)
     tokenizer = PromptTokenizer.load(folder)
-    network = _load_network(folder, chosen_device, chosen_dtype, spec)
+    network = _load_network(folder, chosen_device, chosen_dtype, weights.weight_bytes)
+    if spec and (held := sum(p.numel() for p in network.parameters())) != spec.num_parameters:
+        raise UserError("error.model_sizes", held=held, expected=spec.num_parameters)
+    probed = probe(network)
+    spec = spec or describe(network, probed.layers, name)
     reasons = [device_reason, dtype_reason]
     if model == model_files.DEFAULT_MODEL:
         reasons.append(Message(key="reason.dequantised"))
-    off, switch = onednn_switch(network.lm_head, chosen_device, chosen_dtype)
-    attention = EnginePart(name="attention", on=True, reason=Message(key="part.attention"))
+    kernels = linear.choose(network, chosen_device, DTYPES[chosen_dtype], free_bytes(chosen_device))
     once, lookup = count_weights(network)
     return Loaded(
         name=model,
@@ -92,12 +111,16 @@ def load(
         spec=spec,
         device=chosen_device,
         dtype=chosen_dtype,
-        hardware=describe(chosen_device),
+        hardware=describe_device(chosen_device),
         reasons=tuple(reasons),
-        parts=(attention, switch),
+        parts=(*probed.parts, *kernels.parts),
+        probed=probed,
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
-        pad_token_id=_pad_token_id(config, tokenizer),
-        onednn_off_for_one_row=off,
+        pad_token_id=_pad_token_id(config, tokenizer, spec.vocab_size),
+        onednn_off_for_one_row=kernels.onednn_off_for_one_row,
+        packed_bytes=kernels.packed_bytes,
+        prefill_in_float32=kernels.prefill_in_float32,
+        threads=Threads(torch.get_num_threads(), torch.set_num_threads),
         weight_bytes_once=once,
         lookup_row_bytes=lookup,
     )
@@ -110,15 +133,15 @@ def fetch(model: str, progress: Progress = lambda message, fraction: None) -> Pa
     return model_files.locate(model) or _download(model, progress)
 
 
-def _load_network(folder: Path, device: str, dtype: str, spec: ModelSpec) -> PreTrainedModel:
-    cache.register()
+def _load_network(folder: Path, device: str, dtype: str, weight_bytes: int) -> PreTrainedModel:
+    """The model as transformers loads it, its own attention included."""
+    attention.register()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
         network, info = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=DTYPES[dtype],
-            attn_implementation=cache.ATTENTION,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -128,31 +151,45 @@ def _load_network(folder: Path, device: str, dtype: str, spec: ModelSpec) -> Pre
         network = network.to(device)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
-            weights = mib(cost.weight_bytes(spec, dtype))
-            raise UserError("error.out_of_memory_loading", weights=weights) from None
+            raise UserError("error.out_of_memory_loading", weights=mib(weight_bytes)) from None
         raise UserError("error.model_broken", reason=first_line(error)) from None
     except Exception as error:  # a corrupt file can raise anything
         raise UserError("error.model_broken", reason=first_line(error)) from None
     absent = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if absent:  # transformers would go on with random numbers
         raise UserError("error.model_keys", num=len(absent), example=absent[0][:100])
-    held = sum(p.numel() for p in network.parameters())
-    if held != spec.num_parameters:
-        raise UserError("error.model_sizes", held=held, expected=spec.num_parameters)
     return network.eval().requires_grad_(False)
 
 
-def count_weights(network: PreTrainedModel) -> tuple[int, int]:
+def check_served(config: dict) -> None:
+    """Raises UserError where transformers knows no such type, or where `generate` does for it what
+    a plain forward does not."""
+    model_type = str(config.get("model_type") or "?")
+    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UserError(
+            "error.model_type", model_type=model_type[:60], version=transformers.__version__
+        )
+    if model_type in UNSERVED:
+        raise UserError(f"error.unserved.{model_type}")
+
+
+def count_weights(network: PreTrainedModel) -> tuple[int | None, int]:
     """Bytes that a forward reads, asked of the tensors: once whatever it is fed, and for each
-    token. Tensors that share a storage count once; of the embedding table a token reads one row,
-    and the output matrix is read whole, also where it is the same table."""
-    table = network.get_input_embeddings().weight
+    token. Tensors that share a storage count once; of an embedding table a token reads one row,
+    and the output matrix is read whole, also where it is the same table. None where experts are
+    chosen by token: which, the tensors do not tell."""
+    tables = {
+        module.weight.data_ptr(): module.weight
+        for module in network.modules()
+        if isinstance(module, torch.nn.Embedding)
+    }
+    lookup = sum(table.shape[1] * table.element_size() for table in tables.values())
+    if any(name.endswith("experts") for name, _ in network.named_modules()):
+        return None, lookup
     head = network.get_output_embeddings().weight
-    tensors = {p.data_ptr(): p for p in network.parameters()}
-    tensors.pop(table.data_ptr())
+    tensors = {p.data_ptr(): p for p in network.parameters() if p.data_ptr() not in tables}
     tensors[head.data_ptr()] = head
-    once = sum(p.numel() * p.element_size() for p in tensors.values())
-    return once, table.shape[1] * table.element_size()
+    return sum(p.numel() * p.element_size() for p in tensors.values()), lookup
 
 
 # --- device and dtype -----------------------------------------------------------------------
@@ -203,48 +240,8 @@ def choose_dtype(wanted: str, device: str) -> tuple[str, Message]:
 def one_row_ns(width: int, dtype: torch.dtype) -> int:
     """Nanoseconds of one row against a square matrix, as in decode: the fastest of five."""
     weight, row = torch.ones(width, width, dtype=dtype), torch.ones(1, width, dtype=dtype)
-    return _fastest_ns(lambda: torch.nn.functional.linear(row, weight), repeats=5)
-
-
-def _fastest_ns(work: Callable[[], object], repeats: int) -> int:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter_ns()
-        work()
-        times.append(time.perf_counter_ns() - start)
-    return min(times)
-
-
-@contextmanager
-def onednn(enabled: bool) -> Iterator[None]:
-    """Run with oneDNN on or off. The switch is of the whole process: put back in any case."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(enabled)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
-
-
-def onednn_switch(head: torch.nn.Linear, device: str, dtype: str) -> tuple[bool, EnginePart]:
-    """Whether steps of one row run with oneDNN off: measured on the output matrix, as its
-    one-row bfloat16 product reads at half the memory's speed on some processors."""
-    if device != "cpu" or dtype != "bfloat16":
-        reason = Message(key="part.onednn_unused")
-        return False, EnginePart(name="onednn_off_for_one_row", on=False, reason=reason)
-    row = torch.ones(1, head.in_features, dtype=DTYPES[dtype])
-    took = {True: [], False: []}
-    with torch.inference_mode():
-        for _ in range(5):  # by turns, so that a busy moment meets both
-            for enabled, times in took.items():
-                with onednn(enabled):
-                    times.append(_fastest_ns(lambda: head(row), repeats=2))
-    took = {enabled: min(times) for enabled, times in took.items()}
-    off = took[False] < took[True]
-    params = {"with_ms": f"{took[True] / 1e6:.2f}", "without_ms": f"{took[False] / 1e6:.2f}"}
-    key = "part.onednn_off" if off else "part.onednn_on"
-    part = EnginePart(name="onednn_off_for_one_row", on=off, reason=Message(key=key, params=params))
-    return off, part
+    took = linear.fastest_ms({"one row": lambda: torch.nn.functional.linear(row, weight)})
+    return int(took["one row"] * 1e6)
 
 
 def free_bytes(device: str) -> int:
@@ -254,7 +251,7 @@ def free_bytes(device: str) -> int:
     return hardware.available_bytes()
 
 
-def describe(device: str) -> Hardware:
+def describe_device(device: str) -> Hardware:
     """The device as it names itself."""
     if device.startswith("cuda"):
         about = torch.cuda.get_device_properties(torch.device(device))
@@ -277,12 +274,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def first_line(error: BaseException) -> str:
-    """The kind of an exception and the start of what it says, for a sentence."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
-
-
 # --- special tokens -------------------------------------------------------------------------
 
 
@@ -301,10 +292,10 @@ def _stop_token_ids(folder: Path, config: dict, tokenizer: PromptTokenizer) -> t
     return () if eos is None else (eos,)
 
 
-def _pad_token_id(config: dict, tokenizer: PromptTokenizer) -> int:
+def _pad_token_id(config: dict, tokenizer: PromptTokenizer, vocab_size: int) -> int:
     """The id that fills the left of shorter sequences. Any will do: it is masked."""
     for value in (tokenizer.token_id("pad_token"), config.get("pad_token_id")):
-        if isinstance(value, int) and 0 <= value < config["vocab_size"]:
+        if isinstance(value, int) and 0 <= value < vocab_size:
             return value
     return 0
 
@@ -328,7 +319,7 @@ def _download(model: str, progress: Progress) -> Path:
         config_path = Path(hub.hf_hub_download(model, "config.json"))
         config = model_files.read_config(config_path)
         model_files.check_config(config)
-        ModelSpec.from_config(config, name=model)  # refuse what cannot run before 1 GB comes
+        check_served(config)  # refuse what cannot run before 1 GB comes
         files = [file for file in info.siblings if Path(file.rfilename).match("*.*")]
         files = [f for f in files if any(Path(f.rfilename).match(p) for p in DOWNLOADED)]
         files = [f for f in files if "/" not in f.rfilename]

@@ -1,7 +1,8 @@
-"""ModelSpec: what a model's config.json says about the size of its layers and of its K/V rows.
+"""ModelSpec: the sizes of a model's layers, of what each keeps from token to token, of its weights.
 
-It reads the Llama family (llama, mistral, qwen2, qwen3), all layers with full attention. It knows
-nothing of dtypes, batches or time: `cost.py` makes bytes and FLOPs of it.
+Of the Llama family (llama, mistral, qwen2, qwen3; all layers with full attention) config.json says
+all of it. Of any other type the loaded model is asked (`probe.py`); its weights are then counted
+and no formula stands for them. It knows nothing of dtypes, batches or time.
 
 Try it: `python -c "import json; from viz_engine.spec import ModelSpec; \
 print(ModelSpec.from_config(json.load(open('config.json')), name='mine'))"`
@@ -17,36 +18,56 @@ LLAMA_FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """One layer's K/V row: `num_kv_heads` keys of `key_dim` and as many values of `value_dim`."""
+    """What one layer keeps: a row a position (`num_kv_heads` keys of `key_dim`, as many values of
+    `value_dim`), a state of constant size, both, or nothing.
+
+    Kinds: full (all rows), sliding and chunked (the last `window` positions), latent (one
+    compressed row for all heads: `key_dim` and `value_dim` are its two parts), state (no rows),
+    shared (reads the rows of layer `shares`), none (no attention, or nothing kept).
+    """
 
     num_kv_heads: int
     key_dim: int
     value_dim: int
+    kind: str = "full"
+    window: int | None = None  # positions that a query attends to, its own included
+    state_bytes: int = 0  # of one sequence, whatever its length
+    shares: int | None = None
 
     @property
     def row_elements(self) -> int:
         """Numbers that one position stores in this layer, K and V together."""
         return self.num_kv_heads * (self.key_dim + self.value_dim)
 
+    def num_kept(self, num_columns: int) -> int:
+        """Rows in use after `num_columns` columns: with a window, those that the next query can
+        see."""
+        return num_columns if self.window is None else min(num_columns, self.window - 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """The sizes of a decoder, as its config states them. Lengths in tokens, sizes in elements."""
+    """The sizes of a decoder. Lengths in tokens, sizes in elements.
+
+    With `counted_parameters` the weights were counted in the loaded model; what a formula would
+    make of them raises ValueError.
+    """
 
     name: str
     model_type: str
     layers: tuple[LayerSpec, ...]
     hidden_size: int
-    intermediate_size: int
-    num_query_heads: int
-    head_dim: int
+    intermediate_size: int | None
+    num_query_heads: int | None
+    head_dim: int | None
     vocab_size: int
-    max_context_len: int
+    max_context_len: int | None  # None: no limit
     tied_embeddings: bool
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool
+    counted_parameters: int | None = None
 
     @property
     def num_layers(self) -> int:
@@ -65,6 +86,7 @@ class ModelSpec:
     @property
     def query_elements(self) -> int:
         """Width of all query heads of a layer together."""
+        self._need_formula()
         return self.num_query_heads * self.head_dim
 
     @property
@@ -80,6 +102,7 @@ class ModelSpec:
     @property
     def num_layer_other_weights(self) -> int:
         """Norms and biases of all layers and the last norm."""
+        self._need_formula()
         total = self.num_layers * 2 * self.hidden_size + self.hidden_size
         for layer in self.layers:
             total += self.qkv_bias * (self.query_elements + layer.row_elements)
@@ -96,20 +119,20 @@ class ModelSpec:
     @property
     def num_parameters(self) -> int:
         """All weights held, a tied table once."""
+        if self.counted_parameters is not None:
+            return self.counted_parameters
         tables = self.num_head_weights * (1 if self.tied_embeddings else 2)
         return tables + self.num_layer_matmul_weights + self.num_layer_other_weights
 
+    def _need_formula(self) -> None:
+        if self.counted_parameters is not None:
+            raise ValueError(f"no formula for the weights of the type {self.model_type}")
+
     @classmethod
     def from_config(cls, config: Mapping[str, object], *, name: str) -> "ModelSpec":
-        """Read a Hugging Face config. Raises UserError that names the key or the kind it cannot
-        read."""
-        model_type = str(config.get("model_type") or "?")
-        if model_type not in LLAMA_FAMILY:
-            raise UserError(
-                "error.model_family", model_type=model_type, family=", ".join(LLAMA_FAMILY)
-            )
-        if _uses_window(config):
-            raise UserError("error.model_window", model_type=model_type)
+        """Read the config of a model that `has_formula`. Raises UserError that names the key that
+        it cannot read."""
+        model_type = str(config.get("model_type"))
 
         def number(key: str, default: int | None = None, most: int = 2**31) -> int:
             value = config.get(key)
@@ -140,6 +163,11 @@ class ModelSpec:
             mlp_bias=bool(config.get("mlp_bias")) and model_type == "llama",
             qk_norm=model_type == "qwen3",
         )
+
+
+def has_formula(config: Mapping[str, object]) -> bool:
+    """Whether config.json alone says all sizes: the Llama family without a window."""
+    return config.get("model_type") in LLAMA_FAMILY and not _uses_window(config)
 
 
 def _uses_window(config: Mapping[str, object]) -> bool:

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { axisTicks, clampView, columnAt, columnLayout, groupSize, levelFor, niceCeil, rowBands, rowTop, rowsUnder, timeScale, zoomView } from "../../assets/layout.mjs";
+import { axisTicks, clampView, columnAt, columnLayout, groupSize, layerAt, levelFor, niceCeil, rowBands, rowTop, rowsGone, rowsUnder, timeScale, zoomView } from "../../assets/layout.mjs";
 
 const HEADS = new Array(30).fill(3);
 
@@ -25,6 +25,32 @@ test("more columns than pixels share them in order, none left out", () => {
   assert.ok(columns.count <= 200);
   assert.deepEqual([...columns.group], [...columns.group].sort((a, b) => a - b));
   assert.equal(columns.group[639], columns.count - 1);
+});
+
+test("a layer without rows has a place of its own, and no column", () => {
+  const columns = columnLayout([0, 2, 0, 1, 0], 300);
+  assert.equal(columns.total, 3);
+  assert.ok(columns.left.every((left, layer) => layer === 0 || left >= columns.left[layer - 1] + columns.span[layer - 1]));
+  assert.ok(columns.used <= 300);
+  for (let layer = 0; layer < 5; layer++) assert.equal(layerAt(columns, columns.left[layer] + 1), layer);
+  for (const layer of [0, 2, 4]) assert.equal(columnAt(columns, columns.left[layer] + 1), -1);
+  for (let c = 0; c < 3; c++) assert.equal(columnAt(columns, columns.x[c]), c);
+  assert.deepEqual([...columns.layerOf], [1, 1, 3]);
+});
+
+test("a model of states only has places and no columns", () => {
+  const columns = columnLayout([0, 0, 0], 90);
+  assert.equal(columns.total + columns.count, 0);
+  assert.ok(columns.used > 60 && columns.used <= 90);
+  assert.equal(columnAt(columns, 5), -1);
+  assert.equal(layerAt(columns, 5), 0);
+});
+
+test("rows leave a window one by one, and never without one", () => {
+  assert.equal(rowsGone(100, null), 0);
+  assert.equal(rowsGone(15, 16), 0);
+  assert.equal(rowsGone(16, 16), 1);
+  assert.equal(rowsGone(100, 16), 85);
 });
 
 test("bands hold every row once, and none that is not there", () => {

@@ -1,0 +1,120 @@
+"""Linear layers: whichever kernel is chosen, the product is the plain one's, rounded once."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from viz_engine import attention, linear
+
+SIZES = ((1024, 2048), (2048, 1024), (4096, 1024))
+
+
+def network() -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    layers = [torch.nn.Linear(i, o, bias=o == 2048) for i, o in SIZES]
+    return torch.nn.Sequential(*layers).bfloat16().requires_grad_(False)
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, few: dict, many: dict, free: int = 2**40, **given):
+    """A network and what was chosen where these times (ms) are measured."""
+    turns = iter((few, many))
+    monkeypatch.setattr(linear, "fastest_ms", lambda work: next(turns))
+    net = network()
+    return net, linear.choose(
+        net, **({"device": "cpu", "dtype": torch.bfloat16} | given), free_bytes=free
+    )
+
+
+FEW = {"onednn": 10.0, "native": 10.0, "packed": 5.0}
+MANY = {"bfloat16": 10.0, "float32": 5.0}
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 63, 64, 300])
+def test_products_are_those_of_float32_rounded_once(
+    monkeypatch: pytest.MonkeyPatch, num_rows: int
+) -> None:
+    net, kernels = choose(monkeypatch, FEW, MANY)
+    assert [part.on for part in kernels.parts] == [True, False, True]
+    with torch.inference_mode():
+        for layer in net:
+            x = torch.randn(1, num_rows, layer.in_features).bfloat16()
+            bias = None if layer.bias is None else layer.bias.float()
+            exact = F.linear(x.float(), layer.weight.float(), bias)
+            got = layer(x)
+            assert got.dtype == torch.bfloat16 and got.shape == exact.shape
+            assert ((got.float() - exact).abs() <= exact.abs() * 2**-8 + 1e-4).all()
+
+
+@pytest.mark.parametrize(
+    ("few", "on"),
+    [
+        (FEW, [True, False]),
+        (FEW | {"packed": 9.5}, [False, False]),
+        (FEW | {"packed": 9.5, "native": 5.0}, [False, True]),
+        (FEW | {"native": 9.9, "packed": 9.9}, [False, False]),  # nearly a tie: as it is
+        (FEW | {"native": 4.0}, [False, True]),
+    ],
+)
+def test_the_faster_kernel_for_few_rows_is_taken(
+    monkeypatch: pytest.MonkeyPatch, few: dict[str, float], on: list[bool]
+) -> None:
+    net, kernels = choose(monkeypatch, few, MANY)
+    assert [part.on for part in kernels.parts[:2]] == on
+    assert kernels.onednn_off_for_one_row is on[1]
+    assert len(linear.packed_layers(net)) == (len(SIZES) if on[0] else 0)
+    assert kernels.packed_bytes == (sum(layer.weight.nbytes for layer in net) if on[0] else 0)
+
+
+def test_no_second_copy_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, kernels = choose(monkeypatch, FEW, MANY, free=2**20)
+    assert kernels.parts[0].reason.key == "part.packed_memory" and not kernels.parts[0].on
+    assert kernels.packed_bytes == 0 and linear.packed_layers(net) == []
+    assert kernels.parts[2].on, "the other parts are chosen by themselves"
+
+
+@pytest.mark.parametrize("given", [{"dtype": torch.float32}, {"device": "cuda:0"}])
+def test_other_types_and_devices_are_left_alone(given: dict[str, object]) -> None:
+    net = network()
+    kernels = linear.choose(
+        net, **({"device": "cpu", "dtype": torch.bfloat16} | given), free_bytes=2**40
+    )
+    assert [part.on for part in kernels.parts] == [False]
+    assert all("forward" not in vars(layer) for layer in net)
+
+
+def test_kernels_are_measured_on_the_models_own_matrices() -> None:
+    before = torch.get_num_threads()
+    kernels = linear.choose(network(), "cpu", torch.bfloat16, 2**40)
+    assert [part.name for part in kernels.parts] == [
+        "packed_weights",
+        "onednn_off_for_one_row",
+        "prefill_in_float32",
+    ]
+    assert all(str(part.reason) and part.reason.text("zh") for part in kernels.parts)
+    assert torch.get_num_threads() == before
+
+
+def test_the_onednn_switch_is_put_back_also_after_an_error() -> None:
+    before = torch._C._get_mkldnn_enabled()
+    with pytest.raises(ValueError), linear.onednn(not before):
+        assert torch._C._get_mkldnn_enabled() is not before
+        raise ValueError
+    assert torch._C._get_mkldnn_enabled() is before
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_in_float32_reads_the_same_rows_and_rounds_once(masked: bool) -> None:
+    torch.manual_seed(5)
+    query = torch.randn(1, 4, 6, 16).bfloat16()
+    key, value = (torch.randn(1, 2, 9, 16).bfloat16() for _ in range(2))
+    mask = torch.ones(6, 9, dtype=torch.bool).tril(3)[None, None] if masked else None
+    if not masked:
+        key, value = key[:, :, :6], value[:, :, :6]
+    reads = attention.RowReads()
+    with attention.in_float32(True), reads.counting():
+        got, _ = attention.row_attention(None, query, key, value, mask)
+    exact, _ = attention.row_attention(None, query.float(), key.float(), value.float(), mask)
+    assert got.dtype == torch.bfloat16 and torch.equal(got, exact.bfloat16())
+    assert reads.num_bytes == key.nbytes + value.nbytes, "the rows are read as they are kept"
+    plain, _ = attention.row_attention(None, query, key, value, mask)
+    assert ((plain - got).abs() <= 2**-5).all(), "outside it is as before"

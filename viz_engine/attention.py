@@ -1,0 +1,159 @@
+"""The attention that reads the rows: exactly those handed in, each once for its whole query group.
+
+Registered with transformers under a name; `RowReads` counts the bytes of K and V that it reads. It
+raises on an argument that it would have to obey, so that the probe falls back. It knows nothing
+of caches or models.
+
+Try it: tests/test_architectures.py runs every named type through it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+ATTENTION = "second_token"  # the name under which transformers finds `row_attention`
+# These say nothing that the mask does not say, or speak of things that are not attention's.
+IGNORED = {"position_ids", "use_cache", "is_causal", "sliding_window"}
+_counting: list["RowReads"] = []  # the counter of the forward that is on
+_in_float32: list[bool] = []  # not empty: inside `in_float32`
+
+
+class RowReads:
+    """Bytes of K and V that attention has read. A layer that reads another's rows counts them
+    again; of latents the expanded keys and values count, which is what attention reads."""
+
+    __slots__ = ("num_bytes",)
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    def add(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        self.num_bytes += key.nbytes + value.nbytes
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count the reads of the forward inside. Not every model hands keyword arguments through
+        to its attention, so the counter is not one."""
+        _counting.append(self)
+        try:
+            yield
+        finally:
+            _counting.pop()
+
+
+@contextmanager
+def in_float32(wanted: bool) -> Iterator[None]:
+    """Convert what several queries at once read to float32, which is exact: some processors
+    multiply faster in it. The rows stay as they are."""
+    if not wanted:
+        yield
+        return
+    _in_float32.append(True)
+    try:
+        yield
+    finally:
+        _in_float32.pop()
+
+
+def row_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,  # [B, Hq, T, D]
+    key: torch.Tensor,  # [B, Hkv, S, D]
+    value: torch.Tensor,  # [B, Hkv, S, Dv]
+    attention_mask: torch.Tensor | None,  # bool [B, 1, T, S]
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,  # [Hq], a sink's score
+    **kwargs: object,
+) -> tuple[torch.Tensor, None]:
+    """Attention over exactly the rows handed in, each K and V read once for its whole query group.
+
+    Gives `[B, T, Hq, Dv]`. Raises NotImplementedError on an argument that it would have to obey.
+    """
+    unknown = [
+        name
+        for name, value in kwargs.items()
+        if name not in IGNORED and value is not None and value is not False
+    ]
+    if unknown or dropout:
+        raise NotImplementedError(", ".join(unknown) or "dropout")
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        raise NotImplementedError("attention_mask as numbers")
+    if _counting:
+        _counting[-1].add(key, value)
+    if softcap is not None or s_aux is not None:
+        return _explicit(query, key, value, attention_mask, scaling, softcap, s_aux), None
+    batch, num_query_heads, num_new, _ = query.shape
+    num_kv_heads = key.shape[1]
+    if num_new == 1:
+        # The queries of a group become rows of one product: enable_gqa is five times slower here.
+        query = query.reshape(batch, num_kv_heads, -1, query.shape[3])
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=scaling
+        )
+        return out.reshape(batch, 1, num_query_heads, -1), None
+    dtype = query.dtype
+    if _in_float32:
+        query, key, value = query.float(), key.float(), value.float()
+    grouped = num_query_heads != num_kv_heads
+    if grouped and attention_mask is not None and query.is_cuda:
+        # With a mask CUDA's fast kernels take no groups.
+        key = key.repeat_interleave(num_query_heads // num_kv_heads, dim=1)
+        value = value.repeat_interleave(num_query_heads // num_kv_heads, dim=1)
+        grouped = False
+    out = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        is_causal=attention_mask is None,
+        scale=scaling,
+        enable_gqa=grouped,
+    )
+    return out.to(dtype).transpose(1, 2), None
+
+
+def _explicit(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """The same written out, for scores that are capped (Gemma 2) or share with a sink (gpt-oss),
+    which torch's own function cannot do."""
+    batch, num_query_heads, num_new, width = query.shape
+    num_kv_heads, num_rows = key.shape[1], key.shape[2]
+    folded = query.reshape(batch, num_kv_heads, -1, width)  # [B, Hkv, G * T, D]
+    scores = folded @ key.transpose(2, 3) * (width**-0.5 if scaling is None else scaling)
+    scores = scores.view(batch, num_kv_heads, -1, num_new, num_rows)  # [B, Hkv, G, T, S]
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is None and num_new > 1:
+        mask = torch.ones(num_new, num_rows, dtype=torch.bool, device=query.device).tril(
+            num_rows - num_new
+        )[None, None]
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, :, None], torch.finfo(scores.dtype).min)
+    if sinks is not None:
+        column = sinks.to(scores.dtype).view(1, num_kv_heads, -1, 1, 1)
+        column = column.expand(batch, -1, -1, num_new, -1)
+        scores = torch.cat([scores, column], dim=-1)
+    shares = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    shares = shares[..., :num_rows].reshape(batch, num_kv_heads, -1, num_rows)
+    out = (shares @ value).view(batch, num_query_heads, num_new, -1)
+    return out.transpose(1, 2)
+
+
+def register() -> None:
+    """Make `row_attention` known to transformers. Without the mask's name no mask is made."""
+    AttentionInterface.register(ATTENTION, row_attention)
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)

@@ -1,0 +1,222 @@
+"""How a model's linear layers multiply in bfloat16 on a processor: the kernel that is faster here.
+
+For a few rows, as in decode: oneDNN, torch's own kernel, or oneDNN on weights packed beforehand (a
+second copy of them). For many rows, as in prefill: bfloat16, or in float32 with each weight
+converted as it is used, which is exact. Each sums up in float32 and rounds once. Measured at load
+on the model's own matrices. It knows nothing of models' structure or of runs.
+
+Try it: `python -m viz_engine bench --quick` shows each part with its reason
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from viz_engine.events import EnginePart
+from viz_engine.text import Message, mib
+
+MANY_ROWS = 96  # from here on a conversion of the weight costs less than it can win
+SAMPLE_BYTES = 24 * 2**20  # of matrices to measure on, besides the output matrix
+SMALLEST_BYTES = 16 * 2**20  # below this a model's matrices say nothing
+GAIN = 0.9  # of the plain kernel's time: what a copy or a conversion must reach
+SWITCH_GAIN = 0.95  # the same for a switch that costs nothing
+NUM_TURNS = 5
+
+
+# Where weights of a shape are converted to: fresh memory for each would take as long again.
+_rooms: dict[torch.Size, torch.Tensor] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What was chosen, and why."""
+
+    onednn_off_for_one_row: bool = False
+    packed_bytes: int = 0  # of the second copy
+    prefill_in_float32: bool = False
+    parts: tuple[EnginePart, ...]
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+with warnings.catch_warnings():
+    # Scripted, because the tracer cannot record this operation's arguments by itself.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    _packed_product = torch.jit.script(_product)
+
+
+class FastLinear:
+    """The forward of one linear layer: the packed weight for few rows, float32 for many."""
+
+    def __init__(self, layer: torch.nn.Linear, packed: torch.Tensor | None, *, widen: bool) -> None:
+        self.layer = layer
+        self.packed = packed  # oneDNN's own layout; torch cannot look into it
+        self.widen = widen
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.layer.weight, self.layer.bias
+        many = x.numel() // x.shape[-1] >= MANY_ROWS
+        if many and self.widen:
+            return _widened(x, weight, bias)
+        if many or self.packed is None:
+            return F.linear(x, weight, bias)
+        return _packed_product(x, self.packed, bias)
+
+
+def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes: int) -> Kernels:
+    """Measure, and give each linear layer of `network` the faster forward."""
+    layers = [m for m in network.modules() if type(m) is torch.nn.Linear]
+    num_bytes = sum(layer.weight.nbytes for layer in layers)
+    if device != "cpu" or dtype != torch.bfloat16 or num_bytes < SMALLEST_BYTES:
+        reason = Message(key="part.linear_plain")
+        return Kernels(parts=(EnginePart(name="linear", on=False, reason=reason),))
+    _rooms.clear()
+    sample = _sample(layers)
+    with torch.inference_mode():
+        packed = [_pack(layer) for layer in sample]
+        few = _few_rows_ms(sample, packed)
+        many = _many_rows_ms(sample)
+        plain = min(few["onednn"], few["native"])
+        pack = few["packed"] < GAIN * plain
+        roomy = free_bytes > 2 * num_bytes
+        copied = pack and roomy
+        widen = many["float32"] < GAIN * many["bfloat16"]
+        if copied or widen:
+            for layer in layers:
+                own = _pack(layer) if copied else None
+                layer.forward = FastLinear(layer, own, widen=widen)
+    off = not copied and few["native"] < SWITCH_GAIN * few["onednn"]
+    return Kernels(
+        onednn_off_for_one_row=off,
+        packed_bytes=num_bytes if copied else 0,
+        prefill_in_float32=widen,
+        parts=_parts(few, many, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off),
+    )
+
+
+def packed_layers(network: torch.nn.Module) -> list[FastLinear]:
+    """The forwards of `network` that hold a packed weight."""
+    forwards = (vars(module).get("forward") for module in network.modules())
+    return [f for f in forwards if isinstance(f, FastLinear) and f.packed is not None]
+
+
+def _pack(layer: torch.nn.Linear) -> torch.Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), 1)
+
+
+def _widened(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    bias = None if bias is None else bias.float()
+    room = _rooms.get(weight.shape)
+    if room is None:
+        room = _rooms[weight.shape] = torch.empty(weight.shape, dtype=torch.float32)
+    return F.linear(x.float(), room.copy_(weight), bias).to(x.dtype)
+
+
+def _sample(layers: list[torch.nn.Linear]) -> list[torch.nn.Linear]:
+    """The first layers up to SAMPLE_BYTES, and the largest."""
+    sample, total = [max(layers, key=lambda layer: layer.weight.nbytes)], 0
+    for layer in layers:
+        if total < SAMPLE_BYTES and layer is not sample[0]:
+            sample.append(layer)
+            total += layer.weight.nbytes
+    return sample
+
+
+def _few_rows_ms(sample: list[torch.nn.Linear], packed: list[torch.Tensor]) -> dict[str, float]:
+    """Milliseconds of one row through the sample, by kernel."""
+    rows = [torch.ones(1, layer.in_features, dtype=layer.weight.dtype) for layer in sample]
+
+    def plain(enabled: bool) -> None:
+        with onednn(enabled):
+            for layer, row in zip(sample, rows, strict=True):
+                F.linear(row, layer.weight, layer.bias)
+
+    def on_packed() -> None:
+        for layer, row, weight in zip(sample, rows, packed, strict=True):
+            _packed_product(row, weight, layer.bias)
+
+    work = {
+        "onednn": lambda: plain(True),
+        "native": lambda: plain(False),
+        "packed": on_packed,
+    }
+    return fastest_ms(work)
+
+
+def _many_rows_ms(sample: list[torch.nn.Linear]) -> dict[str, float]:
+    """Milliseconds of a piece of prefill through a few layers, by the type it computes in."""
+    few = sample[1:8] or sample
+    rows = [torch.ones(256, layer.in_features, dtype=layer.weight.dtype) for layer in few]
+    both = list(zip(few, rows, strict=True))
+    return fastest_ms(
+        {
+            "bfloat16": lambda: [F.linear(r, layer.weight, layer.bias) for layer, r in both],
+            "float32": lambda: [_widened(r, layer.weight, layer.bias) for layer, r in both],
+        }
+    )
+
+
+def _parts(
+    few: dict[str, float],
+    many: dict[str, float],
+    num_bytes: int,
+    *,
+    pack: bool,
+    roomy: bool,
+    widen: bool,
+    off: bool,
+) -> tuple[EnginePart, ...]:
+    """The three choices, each with what was measured."""
+    shown = {f"{name}_ms": f"{value:.2f}" for name, value in few.items()}
+    switch = "part.onednn_off" if off else "part.onednn_on"
+    size = {"size": mib(num_bytes)}
+    if pack:
+        packed = "part.packed_on" if roomy else "part.packed_memory"
+    else:
+        packed = "part.packed_off"
+    wide = {f"{name}_ms": f"{value:.2f}" for name, value in many.items()}
+    widened = "part.widened_on" if widen else "part.widened_off"
+    return (
+        EnginePart(
+            name="packed_weights",
+            on=pack and roomy,
+            reason=Message(key=packed, params=shown | size),
+        ),
+        EnginePart(name="onednn_off_for_one_row", on=off, reason=Message(key=switch, params=shown)),
+        EnginePart(name="prefill_in_float32", on=widen, reason=Message(key=widened, params=wide)),
+    )
+
+
+def fastest_ms(work: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """The fastest of a few calls of each, by turns, so that a busy moment meets all, and on one
+    thread: where other programs run, the threads' waiting for each other is all that is seen."""
+    took: dict[str, list[int]] = {name: [] for name in work}
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(NUM_TURNS + 1):
+            for name, call in work.items():
+                start = time.perf_counter_ns()
+                call()
+                took[name].append(time.perf_counter_ns() - start)
+    finally:
+        torch.set_num_threads(num_threads)
+    return {name: min(times[1:]) / 1e6 for name, times in took.items()}
+
+
+@contextmanager
+def onednn(enabled: bool) -> Iterator[None]:
+    """Run with oneDNN on or off. The switch is of the whole process: put back in any case."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(enabled)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)

@@ -1,0 +1,151 @@
+"""The decode step without Python: recorded once for a batch size, played back with other rows.
+
+`torch.jit.trace` of the unchanged model. The rows, the new one's place included, are inputs, so one
+trace serves every context length. It is used only where its logits and rows equal the Python
+step's to the bit (`decode.py` sees to that). It knows nothing of runs or of time.
+
+Try it: tests/test_decode.py
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from transformers import AttentionMaskInterface
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from viz_engine import linear
+from viz_engine.attention import ATTENTION, register
+from viz_engine.cache import Rows
+from viz_engine.probe import call
+
+
+class Slot(CacheLayerMixin):
+    """One layer as the trace sees it: the rows it was handed, the last of them to be written."""
+
+    is_sliding = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the rows are handed in."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys[:, :, -1:] = key_states
+        self.values[:, :, -1:] = value_states
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.keys.shape[2], 0
+
+    def get_seq_length(self) -> int:
+        return self.keys.shape[2] - 1
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class Step(torch.nn.Module):
+    """A decode step as a function of tensors only. A module, because a traced function keeps its
+    weights for as long as the process lives."""
+
+    def __init__(
+        self, network: torch.nn.Module, arguments: frozenset[str], num_layers: int, masked: bool
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.arguments = arguments
+        self.num_layers = num_layers
+        self.masked = masked
+
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits `[B, vocab]`. `tensors`: keys of all layers, values of all layers, the mask
+        `[B, 1, 1, S]` where there is one, packed weights."""
+        slots = Cache(layers=[Slot() for _ in range(self.num_layers)])
+        rest = list(tensors)
+        for name in ("keys", "values"):
+            for slot in slots.layers:
+                setattr(slot, name, rest.pop(0))
+        mask = rest.pop(0) if self.masked else None
+        for layer, packed in zip(linear.packed_layers(self.network), rest, strict=True):
+            layer.packed = packed
+        given = {
+            "input_ids": ids,
+            "position_ids": positions,
+            "attention_mask": mask,
+            "cache": slots,
+            "use_cache": True,
+            "logits_to_keep": 1,
+        }
+        return call(self.network, self.arguments, given)[:, -1]
+
+
+class Traced:
+    """The recorded step of one batch size, with or without a mask."""
+
+    def __init__(self, network: torch.nn.Module, step: Callable[..., torch.Tensor]) -> None:
+        self.step = step
+        self.packed = [layer.packed for layer in linear.packed_layers(network)]
+
+    def __call__(
+        self,
+        ids: torch.Tensor,  # [B, 1]
+        positions: torch.Tensor,  # [B, 1]
+        mask: torch.Tensor | None,  # [B, columns]
+        rows: Rows,
+    ) -> torch.Tensor:
+        """Logits `[B, vocab]`. The reads are counted by the rows, as they are handed in."""
+        tensors = _tensors(rows, mask)
+        with torch.inference_mode(), torch.jit.optimized_execution(False):
+            return self.step(ids, positions, *tensors, *self.packed)
+
+
+def trace(
+    network: torch.nn.Module,
+    arguments: frozenset[str],
+    ids: torch.Tensor,
+    positions: torch.Tensor,
+    mask: torch.Tensor | None,
+    rows: Rows,
+) -> Traced:
+    """Record the step that adds one row to `rows`. `arguments`: those that the model's forward
+    knows. Raises whatever the tracer raises."""
+    step = Step(network, arguments, len(rows.layers), mask is not None).eval()
+    forwards = linear.packed_layers(network)
+    packed = [layer.packed for layer in forwards]
+    tensors = _tensors(rows, mask)
+    try:
+        with torch.inference_mode(), warnings.catch_warnings(), _no_mask_made():
+            # Numbers that Python reads are frozen: whether that matters is seen in the logits.
+            warnings.simplefilter("ignore")
+            recorded = torch.jit.trace(
+                step, (ids, positions, *tensors, *packed), check_trace=False, strict=False
+            )
+    finally:
+        for layer, own in zip(forwards, packed, strict=True):
+            layer.packed = own
+    return Traced(network, recorded)
+
+
+@contextmanager
+def _no_mask_made() -> Iterator[None]:
+    """One new row sees all rows that it is handed, so without pads it needs no mask. Transformers
+    knows that too, but not while it is traced. With pads the mask is handed in."""
+    AttentionMaskInterface.register(ATTENTION, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        register()
+
+
+def _tensors(rows: Rows, mask: torch.Tensor | None) -> list[torch.Tensor]:
+    handed = rows.next_row()
+    tensors = [keys for keys, _ in handed] + [values for _, values in handed]
+    return tensors if mask is None else [*tensors, mask[:, None, None, :].bool()]
