@@ -3,6 +3,8 @@
 // It knows nothing of what a frame says beyond "the run is over"; `handle(text)` returns {gap, over}.
 // Where the routes do not answer (a proxy that forwards only the page) it says so once, and the page feeds frames.
 
+const PATIENCE = 60; // attempts without any answer, about five minutes
+
 /** The folder that the app is served from, as a URL that ends in a slash. */
 export function baseUrl() {
   const script = document.querySelector('script[src*="static/js/"], link[href*="static/"]');
@@ -76,7 +78,7 @@ export function openFeed({ runId, language, next, handle, onLost, onState, base 
       const answer = await fetch(`${base}api/ping`);
       return answer.ok && (answer.headers.get("content-type") ?? "").includes("json");
     } catch {
-      return navigator.onLine === false; // away from the network: wait, the routes may be there
+      return navigator.onLine === false || failures < PATIENCE; // no answer at all: the network or the server is away, wait
     }
   }
 

@@ -1,9 +1,11 @@
 """The live view: many modules made one, and the same run in Python and in JavaScript."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import producer
@@ -14,6 +16,7 @@ from viz_engine.events import KVSample, RunFinished, RunLog, StepFinished
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = shutil.which("node")
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
 RUNS = {
     "chat": {"prompt_lens": (12,), "new_tokens": 9},
@@ -222,3 +225,92 @@ def test_a_fed_frame_repeats_the_last_second_and_resumes_where_asked(
         run.append_event(event, live.to_line(event))
     assert isinstance(records[-1], RunFinished)
     assert first_of_next() == 0, "the last frame completes whatever the browser has"
+
+
+# The module as Streamlit calls it, in a page without Streamlit: rerun(run_id, frames), then what
+# the view says.
+PAGE = """<!doctype html><meta charset="utf-8"><body><div id="view"></div><pre id="said"></pre>
+<script type="module">
+%(source)s
+const strings = %(strings)s;
+const said = [];
+const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+async function rerun(runId, frames) {
+  const data = { run_id: runId, language: "en", strings, transport: "poll", over: false, frames };
+  try {
+    render({ parentElement: view, data, setStateValue() {}, setTriggerValue() {} });
+  } catch (error) {
+    said.push(`thrown: ${error}`);
+  }
+  await wait(200);
+  const root = view.querySelector(".kv");
+  said.push([root.dataset.events, root.querySelector(".say").textContent].join(" "));
+}
+for (const [runId, frames] of %(reruns)s) await rerun(runId, frames);
+document.getElementById("said").textContent = JSON.stringify(said);
+</script>"""
+
+
+# In a process of its own: two of Playwright's loops cannot be in one.
+DRIVER = """
+import sys
+from playwright.sync_api import sync_playwright
+with sync_playwright() as playwright:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    browser = playwright.chromium.launch(executable_path=sys.argv[1], args=flags)
+    page = browser.new_page()
+    page.goto(sys.argv[2])
+    page.wait_for_function("document.getElementById('said').textContent !== ''")
+    print(page.locator("#said").text_content())
+    browser.close()
+"""
+
+
+def said_in_a_page(tmp_path: Path, reruns: list[tuple[str, list[str]]]) -> list[str]:
+    """What the view says after each rerun of the page."""
+    if not CHROMIUM.exists() and os.environ.get("REQUIRE_BROWSER") != "1":
+        pytest.skip(f"no Chromium at {CHROMIUM}")
+    parts = {"strings": kv_matrix.words("en"), "reruns": reruns}
+    shown = {name: json.dumps(part).replace("</", "<\\/") for name, part in parts.items()}
+    path = tmp_path / "page.html"
+    path.write_text(PAGE % {"source": kv_matrix.source(), **shown}, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(CHROMIUM), path.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return json.loads(done.stdout)
+
+
+def test_a_run_that_cannot_be_shown_is_a_sentence_and_the_next_one_is_shown(tmp_path: Path) -> None:
+    good = live.frame(run_of("chat"), 0, "en")
+    events = len(run_of("chat").log)
+    broken = {
+        "not a frame": "<html>",
+        "cut": good[:-30],
+        "event": good.replace('"context_len":[12]', '"context_len":null'),
+        "number": good.replace('"queued_ns":900000000', '"queued_ns":NaN'),
+    }
+    sentence = f"0 {kv_matrix.words('en')['view.say.broken']}"
+    reruns = []
+    for name, frame in broken.items():
+        assert frame != good, name
+        reruns += [(name, [frame]), (name, [good]), (f"after {name}", [good])]
+    said = said_in_a_page(tmp_path, reruns)
+    for at, name in enumerate(broken):
+        assert said[3 * at : 3 * at + 2] == [sentence] * 2, name
+        assert said[3 * at + 2].startswith(f"{events} The first token took"), name
+
+
+def test_a_frame_that_only_says_where_the_run_stands_changes_the_sentence(tmp_path: Path) -> None:
+    run = live.Run("queued", None, None)
+    frames = []
+    for position in (2, 1):
+        run.set_status("queued", position=position)
+        frames.append(live.frame(run, 0, "en"))
+    run.set_status("loading", fraction=0.4)
+    frames.append(live.frame(run, 0, "en"))
+    said = said_in_a_page(tmp_path, [("queued", [frame]) for frame in frames])
+    assert ["place 2" in said[0], "place 1" in said[1], "40 %" in said[2]] == [True] * 3

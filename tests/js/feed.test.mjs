@@ -1,0 +1,48 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { openFeed } from "../../assets/feed.mjs";
+
+globalThis.navigator ??= { onLine: true }; // older versions of node have none
+const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+const answer = (text, type = "application/x-ndjson") => ({ ok: true, status: 200, headers: { get: () => type }, text: async () => text });
+
+/** A feed against a server that answers with `serve(url)`; what it has told is in the list. */
+function feedOf(serve, handle = () => ({ gap: false, over: true })) {
+  const told = [];
+  globalThis.fetch = async (url) => serve(String(url));
+  globalThis.WebSocket = class { close() {} };
+  const feed = openFeed({
+    runId: "r", language: "en", next: () => 0, base: "http://here/", handle: (text) => handle(text, told),
+    onState: (state) => told.push(state), onLost: () => told.push("lost"),
+  });
+  return { feed, told };
+}
+
+test("an answer that is no frame leaves it to the page", async () => {
+  const { told } = feedOf(() => answer("hello"));
+  await wait(20);
+  assert.deepEqual(told, ["lost"]);
+});
+
+test("a frame is handed on as it is", async () => {
+  const { told } = feedOf(() => answer('{"first":0}'), (text, all) => {
+    all.push(text);
+    return { gap: false, over: true };
+  });
+  await wait(20);
+  assert.deepEqual(told, ['{"first":0}', "open"]);
+});
+
+test("a server that does not answer at all is waited for", async () => {
+  let up = false;
+  const { feed, told } = feedOf(() => {
+    if (!up) throw new TypeError("Failed to fetch");
+    return answer('{"first":0}');
+  });
+  await wait(2500); // three attempts and more
+  assert.ok(!told.includes("lost"));
+  up = true;
+  await wait(2600);
+  assert.deepEqual([told[0], told[told.length - 1]], ["retry", "open"]);
+  feed.close();
+});
