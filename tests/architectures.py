@@ -110,6 +110,7 @@ TINY: dict[str, object] = {
     "num_shared_experts": 1,
     "moe_num_experts": 4,
     "moe_k": 2,
+    "attention_multiplier": 0.25,
 }
 FULL = {"sliding_window": None}
 LATENT = {"head_dim": 8, "num_key_value_heads": 4}
@@ -136,7 +137,7 @@ NAMED: dict[str, dict[str, object]] = {
     "gpt_neox": {},
     "falcon": {},
     "olmo2": {},
-    "granite": {"attention_multiplier": 0.25},
+    "granite": {},
     "smollm3": FULL,
     "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,
