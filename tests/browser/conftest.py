@@ -20,7 +20,7 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[object]:
     """The browser, once for all tests."""
     if not CHROMIUM.exists() and os.environ.get("REQUIRE_BROWSER") != "1":
@@ -33,7 +33,7 @@ def chromium() -> Iterator[object]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
     """The app as it ships, with the default model."""
     server = Server()
