@@ -48,6 +48,7 @@ class Plan:
     num_instrumented: int = 160
     num_compared: int = 48  # tokens whose logits are compared
     memory_at: int | None = 8000
+    most_s: float = 75.0  # of a decode cell, twice that of a prefill: then no further turns
     quick: bool = False
 
     @property
@@ -101,14 +102,15 @@ def measure(
         read = _bare_read(loaded, plan.num_turns)
         say("logits")
         divergence = _divergence(ours, theirs, ids[: min(96, len(ids))], plan.num_compared)
-        prefill = list(_prefill(plan, ours, theirs, llama, ids, say))
         say(f"reading {plan.most_columns} tokens")
         ours.prefill(torch.tensor([ids]), 256)
         source = ours.rows
         decode = list(_decode(plan, ours, theirs, llama, source, ids, say))
         say("time against context")
         slope = _slope(plan, ours, source, loaded)
-        ours.rows = source = llama = None
+        ours.rows = source = None
+        prefill = list(_prefill(plan, ours, theirs, llama, ids, say))
+        llama = contenders = None
     say("instrumentation")
     instrumentation = _instrumentation(loaded, plan.num_instrumented)
     memory = None
@@ -181,6 +183,15 @@ def _timed(work: Callable[[], object]) -> Callable[[], int]:
     return turn
 
 
+def _turns(num: int, most_s: float) -> Iterator[int]:
+    """0 (a warm-up) to `num`; on a machine that is busy fewer, but one at least."""
+    began = time.monotonic()
+    for i in range(num + 1):
+        if i > 1 and time.monotonic() - began > most_s:
+            return
+        yield i
+
+
 def _prefill(
     plan: Plan,
     ours: Ours,
@@ -204,7 +215,7 @@ def _prefill(
         if llama is not None:
             turns[LLAMA] = lambda part=part: llama.prefill(part)
         took: dict[str, list[float]] = {name: [] for name in turns}
-        for i in range(plan.num_prefills + 1):
+        for i in _turns(plan.num_prefills, 2 * plan.most_s):
             for name, turn in turns.items():
                 if i or name != "transformers float16":  # slow: no warm-up of its own
                     took[name].append(turn() / 1e6)
@@ -234,7 +245,7 @@ def _decode(
             llama.hold(ids[:context])
             turns[LLAMA] = lambda: llama.decode(plan.num_steps)
         took: dict[str, list[float]] = {name: [] for name in turns}
-        for i in range(plan.num_turns + 1):
+        for i in _turns(plan.num_turns, plan.most_s):
             for name, turn in turns.items():
                 times = turn()
                 took[name] += [ns / 1e6 for ns in times] if i else []
@@ -251,8 +262,8 @@ def _slope(plan: Plan, ours: Ours, source: object, loaded: Loaded) -> dict[str, 
     ours.hold(source, 1, max(plan.slope))
     took: dict[int, list[float]] = {context: [] for context in plan.slope}
     tokens = [1] * (plan.num_steps + 1)
-    for _ in range(plan.num_turns):
-        for context, times in took.items():
+    for i in _turns(plan.num_turns, plan.most_s):
+        for context, times in took.items() if i else ():
             times += [ns / 1e6 for ns in ours.decode(tokens, at=context)[1:]]
     points = [
         {"context": context, "ms": bench_report.spread(times)["median"]}
