@@ -14,7 +14,7 @@ GROUPS = (
     ("metrics", "memory", "checks", "command"),
     ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
-    ("kv_matrix",),
+    ("charts", "kv_matrix"),
     ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
@@ -22,6 +22,7 @@ GROUPS = (
 TORCH_USERS = {"attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"}
 TORCH_USERS |= {"contenders", "bench"}
 TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
+PLOTLY_USERS = {"charts"}
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}
 
@@ -85,6 +86,8 @@ def test_imports_only_go_down(path: Path) -> None:
             assert module in TORCH_USERS or (module in TORCH_LATE and not at_top), module
         elif root == "streamlit":
             assert module in STREAMLIT_USERS, f"{module} imports streamlit"
+        elif root == "plotly":
+            assert module in PLOTLY_USERS, f"{module} imports plotly"
 
 
 def test_every_module_is_in_the_table() -> None:
