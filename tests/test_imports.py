@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
+    ("config_keys", "weights", "layer_kinds", "config", "kv", "engines", "reserve"),
     ("metrics", "memory", "capacity", "checks", "command"),
     ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
