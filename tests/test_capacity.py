@@ -22,7 +22,7 @@ def test_an_a100_cannot_decode_llama_2_7b_faster_than_its_memory() -> None:
 
 
 def test_reading_a_long_prompt_is_bound_by_compute() -> None:
-    flops = capacity.prefill_flops(6_607_077_376, [(4096, None)] * 32, 4096)
+    flops = capacity.prefill_flops(6_607_077_376, [(4 * 4096, None)] * 32, 4096)
     time = capacity.step_time(Work(flops=flops, num_bytes=14 * 10**9), A100, "bf16")
     assert time.bound_by == "compute" and time.bound_s == pytest.approx(flops / 312e12)
 

@@ -80,18 +80,20 @@ def step_time(
     )
 
 
-def prefill_flops(weights: int, query_widths: list[tuple[int, int | None]], num_tokens: int) -> int:
+def prefill_flops(weights: int, layers: list[tuple[int, int | None]], num_tokens: int) -> int:
     """FLOPs of reading `num_tokens` tokens at once, at least: `2 x weights x tokens`, and for each
-    layer of (query heads x head width, window or None) `4 x width` for each pair of a query and a
-    position that it sees. A causal query sees itself and what is before it: half a square."""
-    linear = 2 * weights * num_tokens
-    return linear + sum(4 * width * num_pairs(num_tokens, window) for width, window in query_widths)
+    layer of (FLOPs of a pair, window or None) each pair of a query and a position that it sees. A
+    causal query sees itself and what is before it: half a square."""
+    return 2 * weights * num_tokens + sum(
+        flops * num_pairs(num_tokens, window) for flops, window in layers
+    )
 
 
-def decode_flops(weights: int, query_widths: list[tuple[int, int | None]], context_len: int) -> int:
+def decode_flops(weights: int, layers: list[tuple[int, int | None]], context_len: int) -> int:
     """FLOPs of one new token whose query sees `context_len` positions, its own included."""
-    seen = [(width, min(context_len, window or context_len)) for width, window in query_widths]
-    return 2 * weights + sum(4 * width * num for width, num in seen)
+    return 2 * weights + sum(
+        flops * min(context_len, window or context_len) for flops, window in layers
+    )
 
 
 def num_pairs(num_tokens: int, window: int | None = None) -> int:
