@@ -104,6 +104,8 @@ def main() -> None:
         kept = {k: v for k, v in written.items() if k in wanted and plain(v)}
         if pattern := pattern_of(written.get("layer_types")):
             kept["layer_pattern"] = pattern
+        if name := MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type):
+            kept["architecture"] = name
         found[model_type] = kept
     text = {"source": f"transformers {transformers.__version__}", "types": found}
     for model_type in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) & found.keys():
@@ -129,6 +131,7 @@ def write(text: dict) -> None:
         f'{{"source": {json.dumps(text["source"])}, "types": {{\n{body}\n}}}}\n', encoding="utf-8"
     )
     config_keys.class_defaults.cache_clear()
+    config_keys.architectures.cache_clear()
 
 
 if __name__ == "__main__":

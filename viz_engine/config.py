@@ -78,7 +78,7 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     whole = config_keys.parse(source) if isinstance(source, str | bytes) else dict(source)
     text = _language_part(whole)
     model_type = str(text.get("model_type") or whole.get("model_type") or "")[:60]
-    keys = Keys(text, model_type)
+    keys = Keys(text, config_keys.known_type(whole, model_type))
     warnings: list[Message] = []
     num_layers = keys.needed("num_layers", LAYERS, most=config_keys.MAX_LAYERS)
     hidden = keys.needed("hidden_size", HIDDEN)

@@ -103,6 +103,26 @@ def class_defaults() -> Mapping[str, Mapping[str, object]]:
     return json.loads(DEFAULTS.read_text(encoding="utf-8"))["types"]
 
 
+@cache
+def architectures() -> Mapping[str, str]:
+    """By class name ("LlamaForCausalLM"): the model type that it stands for."""
+    return {
+        name: model_type
+        for model_type, found in class_defaults().items()
+        if (name := found.get("architecture")) is not None
+    }
+
+
+def known_type(config: Mapping[str, object], model_type: str) -> str:
+    """The type as configuration classes call it: `model_type` where it has one, else that of the
+    class which `architectures` names (a renamed type that runs another's code)."""
+    if model_type in class_defaults():
+        return model_type
+    named = config.get("architectures")
+    first = named[0] if isinstance(named, list) and named else None
+    return architectures().get(first, model_type) if isinstance(first, str) else model_type
+
+
 class Keys:
     """The keys of one config, looked up by any of their names."""
 

@@ -269,6 +269,20 @@ class _VllmAsk:
         )
 
 
+def vllm_available_bytes(
+    total_bytes: float,
+    utilization: float,
+    *,
+    weight_bytes: float,
+    non_torch_bytes: float,
+    activation_bytes: float,
+) -> int:
+    """What vLLM leaves for the cache: `total x utilization - weights - non-torch - activation
+    peak` (worker `determine_available_memory`; CUDA graphs are not subtracted)."""
+    usable = total_bytes * utilization
+    return int(usable - weight_bytes - non_torch_bytes - activation_bytes)
+
+
 def vllm_longest(
     model: ModelConfig, available_bytes: int, *, upper: int, **settings: object
 ) -> int:
@@ -344,8 +358,9 @@ def llama_cache(
     full = window = cross = conv = recurrent = window_cells = 0
     for layer, num in model.layer_kinds().items():
         row = kv.row_bytes(layer, k_format, v_format, latent=latent, sparse_fp8=False)
-        if layer.kind in ("sliding", "chunked") and window_cache:
+        if layer.kind in ("sliding", "chunked"):
             own = pad(min(cells, layer.window * slots + micro_batch), PAD_CELLS)
+            own = own if window_cache else cells
             window_cells = max(window_cells, own)
             if window_format is not None:
                 row = kv.row_bytes(layer, window_format, window_format)
@@ -388,6 +403,11 @@ class SglangPool:
         return self.key_bytes + self.value_bytes + self.index_bytes
 
 
+def sglang_format(name: str) -> str:
+    """SGLang's int8 cache keeps a scale for each token and head beside the numbers."""
+    return "int8_token_head_f16" if name == "int8" else name
+
+
 def sglang_pool(
     model: ModelConfig,
     *,
@@ -404,7 +424,7 @@ def sglang_pool(
 ) -> SglangPool:
     """`(tokens + page) x bytes` for K and for V, states for one slot more than asked, and the
     table from requests to tokens, `(max_running + 1) x (context + 4) x 4` bytes."""
-    name = kv.format_name(model.dtype if kv_format == "auto" else kv_format)
+    name = sglang_format(kv.format_name(model.dtype if kv_format == "auto" else kv_format))
     held = num_tokens + page_len
     slots = num_state_slots + 1 if num_state_slots else 0
     key = value = index = conv = recurrent = 0

@@ -28,6 +28,7 @@ class NumberFormat:
 # GGUF: a block of 32 values with an f16 scale (and an f16 minimum in the _1 types), ggml-common.h.
 # nvfp4, mxfp4: 4-bit values with one 8-bit scale for 16 or 32 of them.
 # int8_per_token_head, fp8_per_token_head: vLLM, an f32 scale a token and head (kv_cache_interface).
+# int8_token_head_f16: SGLang's int8, a 16-bit scale a token and head (pull request 3034).
 FORMATS = {
     "f32": NumberFormat(num_bytes=4),
     "bf16": NumberFormat(num_bytes=2),
@@ -36,6 +37,7 @@ FORMATS = {
     "int8": NumberFormat(num_bytes=1),
     "int8_per_token_head": NumberFormat(num_bytes=1, head_scale_bytes=4),
     "fp8_per_token_head": NumberFormat(num_bytes=1, head_scale_bytes=4),
+    "int8_token_head_f16": NumberFormat(num_bytes=1, head_scale_bytes=2),
     "q8_0": NumberFormat(num_bytes=34, num_values=32),
     "q5_1": NumberFormat(num_bytes=24, num_values=32),
     "q5_0": NumberFormat(num_bytes=22, num_values=32),

@@ -10,7 +10,7 @@ Try it: `python -m viz_engine size --model gemma-3-27b-it --context 32768`
 from collections.abc import Mapping
 from dataclasses import replace
 
-from viz_engine.config_keys import HEAD_DIM, HEADS, KV_HEADS, Keys, whole
+from viz_engine.config_keys import CONTEXT, HEAD_DIM, HEADS, KV_HEADS, Keys, whole
 from viz_engine.spec import LayerSpec
 from viz_engine.text import Message, UserError
 
@@ -152,6 +152,9 @@ def _uniform(keys: Keys, num_layers: int, warnings: list[Message]) -> tuple[list
     name, window, how = keys.find("sliding_window", "sliding_window_size", "attention_window_size")
     uses = keys.config.get("use_sliding_window", keys.defaults.get("use_sliding_window"))
     if isinstance(window, int) and window > 0 and uses is not False:
+        context = keys.find(*CONTEXT)[1]
+        if isinstance(context, int) and window >= context:
+            return [FULL] * num_layers, f"{name} is not below {context}", "derived"
         first = keys.config.get("max_window_layers") if uses else 0
         first = whole("max_window_layers", first or 0, least=0)
         kinds = [SLIDING if i >= first else FULL for i in range(num_layers)]

@@ -98,7 +98,10 @@ def formats(model: ModelConfig, settings: Settings) -> tuple[str, str]:
     key = kv.format_name(model.dtype if settings.kv_format == "auto" else settings.kv_format)
     if settings.engine == "llama.cpp" and settings.kv_format == "auto":
         key = "f16"  # llama.cpp's default whatever the model's type
-    return key, key if settings.v_format is None else kv.format_name(settings.v_format)
+    value = key if settings.v_format is None else kv.format_name(settings.v_format)
+    if settings.engine == "sglang":
+        return engines.sglang_format(key), engines.sglang_format(value)
+    return key, value
 
 
 def stage(model: ModelConfig, settings: Settings) -> tuple[LayerSpec, ...]:

@@ -133,9 +133,9 @@ def _allocated(num_bytes: int) -> int:
     return segment if segment - num_bytes <= MIB else num_bytes
 
 
-def expanded_latent_numbers(layers: tuple[LayerSpec, ...], nope: int) -> int:
-    """Weights that a GGUF of a latent model holds twice: kv_b and its split copies."""
-    return sum(x.key_dim * x.expanded_key_elements for x in layers if nope)
+def split_latent_numbers(groups: tuple[WeightGroup, ...]) -> int:
+    """Weights that a GGUF of a latent model holds twice since 2025: kv_b and its split copies."""
+    return sum(group.num_weights for group in groups if group.name == "attention.kv_b")
 
 
 def widest(groups: tuple[WeightGroup, ...]) -> int:
