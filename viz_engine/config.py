@@ -34,6 +34,7 @@ class ModelConfig:
     name: str
     model_type: str
     layers: tuple[LayerSpec, ...]
+    layer_counts: Mapping[LayerSpec, int]  # layers that keep the same, and how many there are
     draft_layers: tuple[LayerSpec, ...]  # multi-token prediction: beside the layers, if loaded
     cross_layers: tuple[LayerSpec, ...]  # of an encoder-decoder: K and V of what was read
     hidden_size: int
@@ -61,10 +62,6 @@ class ModelConfig:
     def num_active_parameters(self) -> int | None:
         """Weights that one token takes part in: of a mixture of experts, those it is routed to."""
         return None if self.weights is None else sum(w.num_active for w in self.weights)
-
-    def layer_kinds(self) -> dict[LayerSpec, int]:
-        """Layers that keep the same, and how many there are of each, in the order of the model."""
-        return dict(Counter(self.layers))
 
     def derivation(self, field: str) -> Derivation | None:
         """Where a size came from."""
@@ -97,6 +94,7 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         name=name or str(whole.get("_name_or_path") or model_type or "config.json")[:100],
         model_type=model_type,
         layers=layers,
+        layer_counts=Counter(layers),
         draft_layers=(grown,) * num_draft if grown else (),
         cross_layers=layer_kinds.cross_layers_of(keys, layers),
         hidden_size=hidden,

@@ -9,6 +9,8 @@ Try it: `python -m viz_engine size --model llama-3.1-8b --context 8192 --engine 
 """
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from viz_engine import kv
@@ -37,6 +39,17 @@ def stage_layers(layers: tuple[LayerSpec, ...], pp: int) -> tuple[tuple[LayerSpe
         sizes[-2 - i if pp > 1 else 0] += 1
     starts = [sum(sizes[:i]) for i in range(pp)]
     return tuple(layers[a : a + n] for a, n in zip(starts, sizes, strict=True))
+
+
+def stage_counts(
+    model: ModelConfig, pp: int, last: tuple[LayerSpec, ...] = ()
+) -> tuple[Mapping[LayerSpec, int], ...]:
+    """How many layers of each sort every pipeline stage holds; `last` are more of the last one."""
+    if pp == 1:
+        counts = model.layer_counts
+        return (Counter(counts) + Counter(last) if last else counts,)
+    stages = stage_layers(model.layers, pp)
+    return tuple(Counter(s) for s in (*stages[:-1], stages[-1] + last))
 
 
 # --- vLLM -------------------------------------------------------------------------------------
@@ -134,9 +147,8 @@ def vllm_pool(
         state_blocks=state_blocks + num_draft_tokens,
         cross_len=cross_len,
     )
-    stages = stage_layers(model.layers, pp)
-    stages = (*stages[:-1], stages[-1] + drafts + model.cross_layers)
-    return max((ask.pool(stage) for stage in stages), key=lambda pool: pool.block_bytes)
+    pools = [ask.pool(stage) for stage in stage_counts(model, pp, drafts + model.cross_layers)]
+    return max(pools, key=lambda pool: pool.block_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,51 +166,43 @@ class _VllmAsk:
     state_blocks: int
     cross_len: int | None
 
-    def pool(self, layers: tuple[LayerSpec, ...]) -> VllmPool:
-        attention = [self._unified(x, layers) for x in layers if x.num_kv_heads]
-        states = [x for x in layers if x.conv_elements or x.recurrent_elements]
+    def pool(self, counts: Mapping[LayerSpec, int]) -> VllmPool:
+        """The pool of a stage whose layers `counts` counts."""
+        attention: dict[tuple, tuple[LayerSpec, int]] = {}
+        for layer, num in counts.items():
+            if layer.num_kv_heads:
+                seen = self._seen(layer, counts)
+                key = (seen.kind, seen.window, seen.num_kv_heads, seen.key_dim, seen.value_dim)
+                attention[key] = (seen, attention.get(key, (seen, 0))[1] + num)
+        states = {x: n for x, n in counts.items() if x.conv_elements or x.recurrent_elements}
         state_page = max((self._state_bytes(x) for x in states), default=0)
-        block_len = self._grown_block(attention, state_page)
-        pages = {x: block_len * self._row(x) for x in attention}
-        page = max([*pages.values(), state_page if not pages else 0], default=0)
-        counts: dict[tuple, int] = {}
-        for layer in attention:
-            counts[self._key(layer)] = counts.get(self._key(layer), 0) + 1
-        for _ in states:
-            counts["state"] = counts.get("state", 0) + 1
-        if not counts:
+        layers = [layer for layer, _ in attention.values()]
+        block_len = self._grown_block(layers, state_page)
+        pages = [block_len * self._row(layer) for layer in layers]
+        nums = [num for _, num in attention.values()]
+        if len({(x.kind, x.window) for x in layers}) == 1 and not states:
+            # one group, whatever the widths of its layers
             return VllmPool(
                 block_len=block_len,
-                block_bytes=0,
-                page_bytes=0,
-                group_size=0,
-                groups=(),
+                block_bytes=sum(page * num for page, num in zip(pages, nums, strict=True)),
+                page_bytes=max(pages),
+                group_size=sum(nums),
+                groups=(self._group(layers[0], sum(nums), block_len),),
                 state_page_bytes=0,
                 context_parallel=self.dcp,
             )
-        if len({(x.kind, x.window) for x in attention}) <= 1 and not states:
-            total = sum(pages[x] for x in attention)  # one group, whatever the layers' widths
-            group = self._group(attention[0], len(attention), block_len)
-            return VllmPool(
-                block_len=block_len,
-                block_bytes=total,
-                page_bytes=page,
-                group_size=len(attention),
-                groups=(group,),
-                state_page_bytes=0,
-                context_parallel=self.dcp,
-            )
-        fewest, most = min(counts.values()), max(counts.values())
+        page = max(pages, default=state_page)
+        kinds = [
+            (x, n, self._page_block(p, page, block_len))
+            for (x, n), p in zip(attention.values(), pages, strict=True)
+        ]
+        if states:
+            kinds.append((None, sum(states.values()), block_len))
+        fewest, most = (pick((num for _, num, _ in kinds), default=0) for pick in (min, max))
         size = most if most < fewest * GROUP_RATIO else fewest
         groups = []
-        for key, num in counts.items():
-            layer = None if key == "state" else next(x for x in attention if self._key(x) == key)
-            length = (
-                block_len
-                if layer is None
-                else self._page_block(layer, pages[layer], page, block_len)
-            )
-            parts = math.ceil(num / size)
+        for layer, num, length in kinds:
+            parts = -(-num // size)
             shares = [num // parts + (i < num % parts) for i in range(parts)]
             groups += [self._group(layer, share, length) for share in shares]
         return VllmPool(
@@ -211,18 +215,14 @@ class _VllmAsk:
             context_parallel=self.dcp,
         )
 
-    def _unified(self, layer: LayerSpec, layers: tuple[LayerSpec, ...]) -> LayerSpec:
-        """The layer as vLLM's manager sees it: a window counts only where hybrids are handled."""
-        windowed = layer.kind in ("sliding", "chunked")
-        others = any(x.num_kv_heads and x.kind != layer.kind for x in layers)
+    def _seen(self, layer: LayerSpec, counts: Mapping[LayerSpec, int]) -> LayerSpec:
+        """The layer as vLLM's manager sees it: a window counts only where hybrids are handled, or
+        where all layers have it."""
+        if layer.kind not in ("sliding", "chunked"):
+            return layer
+        others = any(x.num_kv_heads and x.kind != layer.kind for x in counts)
         off = self.hybrid is False or (self.hybrid is None and layer.kind == "chunked")
-        if windowed and off and others:
-            return replace(layer, kind="full", window=None)
-        return replace(layer, conv_elements=0, conv_width=0, recurrent_elements=0)
-
-    @staticmethod
-    def _key(layer: LayerSpec) -> tuple:
-        return (layer.kind, layer.window, layer.num_kv_heads, layer.key_dim, layer.value_dim)
+        return replace(layer, kind="full", window=None) if off and others else layer
 
     def _row(self, layer: LayerSpec) -> int:
         return kv.row_bytes(layer, self.format, self.format, tp=self.tp).total
@@ -244,7 +244,8 @@ class _VllmAsk:
         align = self.block_len
         return max(self.block_len, align * math.ceil(state_page / (align * row)))
 
-    def _page_block(self, layer: LayerSpec, page: int, largest: int, block_len: int) -> int:
+    @staticmethod
+    def _page_block(page: int, largest: int, block_len: int) -> int:
         """Tokens in a block whose page is as large as the largest."""
         if largest % page:
             raise UserError("error.size_pages", page=page, largest=largest)
@@ -356,7 +357,7 @@ def llama_cache(
     cells = pad(-(-num_cells // streams), pad_cells)
     slots = num_sequences if unified else 1
     full = window = cross = conv = recurrent = window_cells = 0
-    for layer, num in model.layer_kinds().items():
+    for layer, num in model.layer_counts.items():
         row = kv.row_bytes(layer, k_format, v_format, latent=latent, sparse_fp8=False)
         if layer.kind in ("sliding", "chunked"):
             own = pad(min(cells, layer.window * slots + micro_batch), PAD_CELLS)
@@ -428,17 +429,17 @@ def sglang_pool(
     held = num_tokens + page_len
     slots = num_state_slots + 1 if num_state_slots else 0
     key = value = index = conv = recurrent = 0
-    stage = max(stage_layers(model.layers, pp), key=len)
-    for layer in stage:
+    counts = max(stage_counts(model, pp), key=lambda stage: sum(stage.values()))
+    for layer, num in counts.items():
         row = kv.row_bytes(layer, name, name, tp=tp)
-        key += held * row.key
-        value += held * row.value
-        index += held * row.index
+        key += num * held * row.key
+        value += num * held * row.value
+        index += num * held * row.index
         state = kv.state_bytes(
             layer, conv_format or model.dtype, recurrent_format or model.recurrent_format, tp=tp
         )
-        conv += slots * state.conv
-        recurrent += slots * state.recurrent
+        conv += num * slots * state.conv
+        recurrent += num * slots * state.recurrent
     table = (max_running + 1) * (max_context_len + 4) * 4 if max_running else 0
     return SglangPool(
         key_bytes=key,
@@ -480,7 +481,7 @@ def trt_pool(
     """A block holds `block_len` tokens of all layers of a stage."""
     name = kv.format_name(model.dtype if kv_format == "auto" else kv_format)
     row = max(
-        sum(kv.row_bytes(x, name, name, tp=tp).total for x in stage)
-        for stage in stage_layers(model.layers, pp)
+        sum(num * kv.row_bytes(x, name, name, tp=tp).total for x, num in stage.items())
+        for stage in stage_counts(model, pp)
     )
     return TrtPool(block_len=block_len, block_bytes=block_len * row)

@@ -16,7 +16,6 @@ that are estimates say so and carry a range. The arithmetic of layers is `kv.py`
 Try it: `python -m viz_engine size --model llama-3.1-8b --context 32768 --sequences 16`
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from viz_engine import cost, engines, kv, reserve, weights
@@ -28,7 +27,7 @@ from viz_engine.text import Message, UserError, mib
 OVERHEAD_BYTES = (
     600 * 1024**2
 )  # torch, tokenizer, activations of one piece: what the engine process holds beside the two below
-GIB = 1024**3
+GUESS_MARGIN = 512  # wider than any block that an engine rounds to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +145,8 @@ def plan(model: ModelConfig, settings: Settings) -> Plan:
     states = sum(kind.num_bytes for kind in kinds if kind.kind == "state")
     weight = _weights_part(model, settings)
     growth = sum(
-        kv.row_bytes(layer, *formats, tp=settings.tp).total
-        for layer in reserve.stage(model, settings)
+        num * kv.row_bytes(layer, *formats, tp=settings.tp).total
+        for layer, num in reserve.stage(model, settings).items()
         if layer.kind in ("full", "latent")
     )
     parts = (
@@ -192,32 +191,47 @@ class Limit:
 def longest_context(model: ModelConfig, settings: Settings, memory_bytes: int) -> Limit:
     """The most tokens that each of `settings.num_sequences` sequences can hold on a device of
     `memory_bytes`; one more token (with blocks: one more block) does not fit."""
-    return _largest(
-        lambda n: plan(model, replace(settings, context_len=n)), memory_bytes, MAX_CONTEXT
-    )
+    return _largest(model, settings, "context_len", MAX_CONTEXT, memory_bytes)
 
 
 def most_sequences(model: ModelConfig, settings: Settings, memory_bytes: int) -> Limit:
     """The most sequences of `settings.context_len` tokens at once; one more does not fit."""
-    return _largest(
-        lambda n: plan(model, replace(settings, num_sequences=n)), memory_bytes, MAX_SEQUENCES
-    )
+    return _largest(model, settings, "num_sequences", MAX_SEQUENCES, memory_bytes)
 
 
-def _largest(make: Callable[[int], Plan], memory_bytes: int, most: int) -> Limit:
-    """The largest n of `1 .. most` whose plan fits; memory never falls as n grows."""
-    if not make(1).fits(memory_bytes):
+def _largest(
+    model: ModelConfig, settings: Settings, field: str, most: int, memory_bytes: int
+) -> Limit:
+    """The largest value of `field` in `1 .. most` whose plan fits. Memory never falls as it grows
+    and grows about evenly, so a straight line guesses well; halving makes it exact."""
+    reserve.check_settings(model, settings)
+    budget = budget_bytes(settings, memory_bytes)
+    fixed = _weights_part(model, settings).num_bytes + _overhead_part(settings).num_bytes
+
+    def need(value: int) -> int:
+        asked = replace(settings, **{field: value})
+        rows = sum(kind.num_bytes for kind in reserve.kinds(model, asked))
+        return fixed + rows + _activation_bytes(model, asked)[1]
+
+    low, high = 1, most
+    at_low, at_high = need(low), need(high)
+    if at_low > budget:
         return Limit(value=0, plan=None)
-    if make(most).fits(memory_bytes):
+    if at_high <= budget:
         return Limit(value=None, plan=None)
-    low, high = 1, most  # low fits, high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if make(middle).fits(memory_bytes):
-            low = middle
+    for step in range(80):  # low fits, high does not
+        if high - low <= 1:
+            break
+        guess = low + (budget - at_low) * (high - low) // (at_high - at_low)
+        nearby = guess + (GUESS_MARGIN if step % 2 else -GUESS_MARGIN)
+        middle = (low + high) // 2 if step > 5 or high - low < 4 * GUESS_MARGIN else nearby
+        middle = min(max(middle, low + 1), high - 1)
+        value = need(middle)
+        if value <= budget:
+            low, at_low = middle, value
         else:
-            high = middle
-    return Limit(value=low, plan=make(low))
+            high, at_high = middle, value
+    return Limit(value=low, plan=plan(model, replace(settings, **{field: low})))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,32 +326,45 @@ def _stage_weights(model: ModelConfig, settings: Settings) -> tuple[weights.Weig
     return tuple(groups)
 
 
-def _activations_part(model: ModelConfig, settings: Settings) -> Part:
-    """An estimate: what a forward of `batched_tokens` holds at once, and the logits of the rows
-    that are sampled. Two widths of the residual stream and the widest MLP, in 16 bits; logits in
-    16 and 32 bits, and in vLLM's start-up profile of 256 to 1024 sequences also their sorted copies
-    (about 36 bytes a logit). Measured on H100 at default flags: 4.8 to 5.6 GiB for dense text
-    models of 32B and 70B, 2.1 for one that profiles 256 sequences (llm-d-planner,
-    empirical-vllm-memory-results)."""
-    tokens = settings.batched_tokens or {"vllm": engines.VLLM_BATCHED_TOKENS, "llama.cpp": 512}.get(
-        settings.engine, 2048
-    )
-    tokens = min(tokens, settings.context_len * settings.num_sequences)
+def _activation_bytes(model: ModelConfig, settings: Settings) -> tuple[int, int, int]:
+    """(low, middle, high): what a forward of `batched_tokens` holds at once, and the logits of the
+    rows that are sampled.
+
+    Two widths of the residual stream and the widest MLP, in 16 bits; logits in 16 and 32 bits, and
+    in vLLM's start-up profile of 256 to 1024 sequences also their sorted copies (about 36 bytes a
+    logit). Measured on H100 at default flags: 4.8 to 5.6 GiB for dense text models of 32B and 70B,
+    2.1 for one that profiles fewer sequences (llm-d-planner, empirical-vllm-memory-results).
+    """
+    tokens = _batched_tokens(settings)
     widest = weights.widest(model.weights or ()) or 4 * model.hidden_size
     stream = tokens * (2 * model.hidden_size + 2 * -(-widest // settings.tp)) * 2
     vocab = model.vocab_size or 0
     if settings.engine == "vllm":
-        low, middle, high = (stream + rows * vocab * 36 for rows in (256, 768, 1024))
-    else:
-        rows = min(settings.num_sequences, tokens)
-        low, middle, high = (times * stream + rows * vocab * 6 for times in (1, 2, 4))
-    params = {"tokens": f"{tokens:,}", "low": mib(low), "high": mib(high)}
+        return tuple(stream + rows * vocab * 36 for rows in (256, 768, 1024))
+    rows = min(settings.num_sequences, tokens)
+    return tuple(times * stream + rows * vocab * 6 for times in (1, 2, 4))
+
+
+def _batched_tokens(settings: Settings) -> int:
+    """Tokens of one forward: what is asked, or the engine's default, and never more than there
+    are."""
+    default = {"vllm": engines.VLLM_BATCHED_TOKENS, "llama.cpp": engines.MICRO_BATCH}
+    tokens = settings.batched_tokens or default.get(settings.engine, 2048)
+    return min(tokens, settings.context_len * settings.num_sequences)
+
+
+def _activations_part(model: ModelConfig, settings: Settings) -> Part:
+    low, middle, high = _activation_bytes(model, settings)
+    tokens = f"{_batched_tokens(settings):,}"
     return Part(
         kind="activations",
         num_bytes=middle,
         low=low,
         high=high,
-        formula=Message(key="size.formula_activations", params=params),
+        formula=Message(
+            key="size.formula_activations",
+            params={"tokens": tokens, "low": mib(low), "high": mib(high)},
+        ),
     )
 
 
@@ -372,12 +399,12 @@ def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
     if model.max_context_len is not None and settings.context_len > model.max_context_len:
         params = {"context": settings.context_len, "limit": model.max_context_len}
         found.append(Message(key="size.warn_context", params=params))
-    rows = [layer for layer in set(model.layers) if layer.num_kv_heads and layer.kind != "latent"]
+    rows = [layer for layer in model.layer_counts if layer.num_kv_heads and layer.kind != "latent"]
     if any(layer.num_kv_heads < settings.tp for layer in rows):
         fewest = min(layer.num_kv_heads for layer in rows)
         params = {"heads": fewest, "tp": settings.tp}
         found.append(Message(key="size.warn_replicated", params=params))
-    if settings.tp > 1 and any(layer.kind == "latent" for layer in model.layers):
+    if settings.tp > 1 and any(layer.kind == "latent" for layer in model.layer_counts):
         found.append(Message(key="size.warn_latent", params={"tp": settings.tp}))
     cross = [x for x in (*model.layers, *model.cross_layers) if x.kind == "cross"]
     if any(layer.fixed_len is None for layer in cross) and settings.cross_len is None:

@@ -6,7 +6,7 @@ included, for the rank that holds most. It knows nothing of weights or of what f
 Try it: `python -m viz_engine size --model gemma-3-27b-it --context 32768 --engine llama.cpp`
 """
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from viz_engine import engines, kv
@@ -86,7 +86,7 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
     if share is not None and not 0 < share <= 1:
         raise UserError("error.size_share", value=str(share)[:40])
     formats(model, settings)
-    for layer in set(model.layers):
+    for layer in model.layer_counts:
         heads = layer.num_kv_heads
         uneven = heads % settings.tp and settings.tp % heads if heads else 0
         if layer.kind != "latent" and uneven and settings.engine != "exact":
@@ -104,11 +104,11 @@ def formats(model: ModelConfig, settings: Settings) -> tuple[str, str]:
     return key, value
 
 
-def stage(model: ModelConfig, settings: Settings) -> tuple[LayerSpec, ...]:
-    """The layers of the pipeline stage that holds most."""
-    stage = max(engines.stage_layers(model.layers, settings.pp), key=len)
+def stage(model: ModelConfig, settings: Settings) -> Mapping[LayerSpec, int]:
+    """The layers of the pipeline stage that holds most: how many there are of each sort."""
     drafts = model.draft_layers if settings.draft_layers else ()
-    return stage + drafts + model.cross_layers
+    stages = engines.stage_counts(model, settings.pp, drafts + model.cross_layers)
+    return max(stages, key=lambda s: sum(num * x.row_elements for x, num in s.items()))
 
 
 def kinds(model: ModelConfig, settings: Settings) -> tuple[KindRow, ...]:
@@ -117,7 +117,7 @@ def kinds(model: ModelConfig, settings: Settings) -> tuple[KindRow, ...]:
     if settings.engine == "vllm":
         return _vllm_kinds(model, settings)
     k_format, v_format = formats(model, settings)
-    counts = Counter(stage(model, settings))
+    counts = stage(model, settings)
     rows_found, states_found = [], []
     for layer, num in counts.items():
         row = kv.row_bytes(layer, k_format, v_format, tp=settings.tp).total
