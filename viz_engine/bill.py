@@ -8,9 +8,9 @@ Try it: `python -c "from viz_engine import bill; print(bill.CONTEXT_LENS[-1])"`
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from urllib.parse import urlencode
 
 from viz_engine import capacity, kv, memory, reserve, weights
 from viz_engine.capacity import Load, Served, StepTime, Work
@@ -61,6 +61,7 @@ class Bill:
     request: Plan  # one request of that length, the whole model on one device, nothing rounded
     longest: Limit
     most: Limit
+    most_twice: Limit  # at twice the length
     parts: Mapping[str, int]  # of charts.PARTS
     ttft: StepTime | None  # one request of `context_len` tokens
     itl: StepTime | None  # all sequences at `context_len`
@@ -81,6 +82,11 @@ def make(choice: Choice) -> Bill:
         request=memory.plan(model, alone),
         longest=memory.longest_context(model, settings, device.capacity_bytes),
         most=memory.most_sequences(model, settings, device.capacity_bytes),
+        most_twice=memory.most_sequences(
+            model,
+            replace(settings, context_len=2 * settings.context_len),
+            device.capacity_bytes,
+        ),
         parts=parts(model, plan),
         ttft=ttft(choice, settings.context_len),
         itl=itl(choice, settings.context_len, settings.num_sequences),
@@ -312,15 +318,36 @@ def _sweep(choice: Choice, name: str, values: list[int]) -> tuple[list[int], lis
     return values, made
 
 
+def model_weight_bytes(choice: Choice, weight_format: str | None = None) -> int | None:
+    """Bytes of all weights, on all ranks of one copy together, nothing held twice. None where
+    their number is not known."""
+    num = choice.settings.num_parameters or choice.model.num_parameters
+    name = weight_format or choice.settings.weight_format
+    bits = weights.bits_of(name, choice.model.dtype)
+    return None if num is None else weights.file_bytes(num, bits)
+
+
 def crossing(found: Bill) -> int | None:
     """Sequences of this length whose cache outweighs the weights, in the whole model: the first
     such number. None where there is no cache or no weights are known."""
-    one = found.request.kv_bytes
-    total = weights.bits_of(found.choice.settings.weight_format, found.choice.model.dtype)
-    num = found.choice.settings.num_parameters or found.choice.model.num_parameters
-    if not one or num is None:
-        return None
-    return math.floor(num * total / 8 / one) + 1
+    one, all_weights = found.request.kv_bytes, model_weight_bytes(found.choice)
+    return all_weights // one + 1 if one and all_weights is not None else None
+
+
+def options(found: Bill) -> tuple[memory.Option, ...]:
+    """What must change so that it fits, each change alone."""
+    choice = found.choice
+    return memory.options_to_fit(choice.model, choice.settings, choice.device.capacity_bytes)
+
+
+def precisions(choice: Choice, names: Iterable[str]) -> list[tuple[str, Plan, Limit]]:
+    """Each weight format with its plan and the sequences that then fit."""
+    made = []
+    for name in names:
+        asked = replace(choice.settings, weight_format=name)
+        most = memory.most_sequences(choice.model, asked, choice.device.capacity_bytes)
+        made.append((name, memory.plan(choice.model, asked), most))
+    return made
 
 
 # ---- links and files ---------------------------------------------------------------------------
@@ -346,6 +373,11 @@ def to_query(model_name: str, device_name: str, choice: Choice) -> dict[str, str
         if value is not None and value != getattr(plain, name):
             found[key] = str(value)
     return found
+
+
+def address(query: Mapping[str, str]) -> str:
+    """The part of an address after the question mark."""
+    return urlencode(query)
 
 
 def from_query(query: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:

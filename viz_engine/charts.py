@@ -220,7 +220,8 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
     colours = palette(theme)
     rows = [bar.label + "\u200b" * i for i, bar in enumerate(bars)]  # equal labels, own rows
     totals = [sum(bar.parts.values()) for bar in bars]
-    longest = max([*totals, *(bar.ceiling_bytes or 0 for bar in bars), 1])
+    ends = [total + bar.spread_bytes[1] for bar, total in zip(bars, totals, strict=True)]
+    longest = max([*ends, *(bar.ceiling_bytes or 0 for bar in bars), 1])
     traces = []
     for part, (colour, pattern) in PARTS.items():
         values = [bar.parts.get(part, 0) for bar in bars]
@@ -238,36 +239,50 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
-                "textfont": {"color": colours.text if pattern else colours.background},
+                "textfont": {"color": colours.background},
                 "marker": {
-                    "color": colours.track if pattern else shown,
-                    "line": {"color": shown, "width": 1},
-                    "pattern": {"shape": pattern, "fgcolor": shown, "fgopacity": 0.55},
+                    "color": shown,
+                    "line": {"color": colours.background, "width": 1},
+                    "pattern": {
+                        "shape": pattern,
+                        "bgcolor": shown,
+                        "fgcolor": colours.background,
+                        "fgopacity": 0.4,
+                        "solidity": 0.16,
+                        "size": 7,
+                    },
                 },
                 "customdata": [bytes_text(value) for value in values],
                 "hovertemplate": "%{fullData.name}: %{customdata}<extra></extra>",
             }
         )
+    less, more = ([bar.spread_bytes[i] for bar in bars] for i in (0, 1))
+    end = {"type": "scatter", "y": rows, "hoverinfo": "skip", "showlegend": False}
     traces.append(
-        {
-            "type": "scatter",
+        end
+        | {
             "x": totals,
-            "y": rows,
+            "mode": "markers",
+            "marker": {"size": 1, "color": colours.text},
+            "error_x": {
+                "type": "data",
+                "symmetric": False,
+                "arrayminus": less,
+                "array": more,
+                "color": colours.text,
+                "thickness": 1.4,
+                "width": 5,
+            },
+        }
+    )
+    traces.append(
+        end
+        | {
+            "x": ends,
             "mode": "text",
             "text": [f"  <b>{bytes_text(total)}</b>" for total in totals],
             "textposition": "middle right",
             "cliponaxis": False,
-            "error_x": {
-                "type": "data",
-                "symmetric": False,
-                "arrayminus": [bar.spread_bytes[0] for bar in bars],
-                "array": [bar.spread_bytes[1] for bar in bars],
-                "color": colours.text,
-                "thickness": 1.2,
-                "width": 5,
-            },
-            "hoverinfo": "skip",
-            "showlegend": False,
         }
     )
     shapes, notes = [], []

@@ -1,0 +1,617 @@
+"""The memory page: what a model's weights and cache take, what fits, how many it serves.
+
+Everything under the title is one fragment: a slider draws it again and leaves the rest alone.
+"""
+
+from pathlib import Path
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from viz_engine import (
+    bill,
+    bill_words,
+    charts,
+    config,
+    config_files,
+    engines,
+    hardware,
+    kv,
+    live,
+    markup,
+    residual,
+    weights,
+)
+from viz_engine.bill import Bill, Choice
+from viz_engine.capacity import Load
+from viz_engine.config import ModelConfig
+from viz_engine.events import RunLog
+from viz_engine.reserve import Settings
+from viz_engine.text import Message, UserError, t
+
+RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
+KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
+SAME = "same"  # V in the format of K
+OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
+MAX_PINNED = 3
+FIRST_MODEL = "llama-3.1-8b"
+FIRST = {
+    "mem_model": FIRST_MODEL,
+    "mem_context": 8192,
+    "mem_sequences": 16,
+    "mem_weights": "auto",
+    "mem_k": "auto",
+    "mem_v": SAME,
+    "mem_engine": "vllm",
+    "mem_tp": 1,
+    "mem_pp": 1,
+    "mem_gpu": "NVIDIA H100 80 GB SXM",
+    "mem_count": 1,
+    "mem_section": "curves",
+    "mem_image": "png",
+    "mem_prompt_len": 2048,
+    "mem_output_len": 512,
+    "mem_think": 30,
+    "mem_rate": 1.0,
+}
+FIELDS = {  # of Settings -> key in the session
+    "context_len": "mem_context",
+    "num_sequences": "mem_sequences",
+    "kv_format": "mem_k",
+    "v_format": "mem_v",
+    "weight_format": "mem_weights",
+    "tp": "mem_tp",
+    "pp": "mem_pp",
+    "engine": "mem_engine",
+}
+OPTIONS = {
+    "mem_context": bill.CONTEXT_LENS,
+    "mem_sequences": bill.SEQUENCES,
+    "mem_k": ("auto", *kv.KV_FORMATS),
+    "mem_v": (SAME, *kv.KV_FORMATS),
+    "mem_weights": ("auto", *weights.FORMATS),
+    "mem_tp": (1, 2, 4, 8, 16, 32),
+    "mem_pp": (1, 2, 4, 8, 16),
+    "mem_engine": engines.ENGINES,
+    "mem_count": bill.GPU_COUNTS,
+}
+PRODUCTS = {  # names that are not translated
+    "transformers": "transformers",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llama.cpp": "llama.cpp",
+    "tensorrt-llm": "TensorRT-LLM",
+}
+LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+PAUSES = (0, 5, 10, 20, 30, 60, 120, 300, 600)
+RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
+
+language = st.session_state.language
+registry = live.registry()
+session_id = get_script_run_ctx().session_id
+state = st.session_state
+
+
+def say(key: str, /, **params: object) -> str:
+    return t(key, language, **params)
+
+
+def plain(text: str) -> str:
+    """Text as text in a place that reads Markdown."""
+    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)
+
+
+# ---- what is chosen ----------------------------------------------------------------------------
+
+
+def first_values() -> None:
+    """A new session begins with an example, or with what its link names."""
+    fresh = "mem_model" not in state
+    for key, value in FIRST.items():
+        state.setdefault(key, value)
+    state.setdefault("mem_pinned", [])
+    if fresh and "model" in st.query_params:
+        take_link()
+
+
+def take_link() -> None:
+    """Take what a link names; say what it names that is not known."""
+    query = dict(st.query_params)
+    found, wrong = bill.from_query(query)
+    for name, value in found.items():
+        key = FIELDS[name]
+        if value in OPTIONS[key]:
+            state[key] = value
+        elif key in ("mem_context", "mem_sequences"):
+            state[key] = min(OPTIONS[key], key=lambda known: abs(known - value))
+        else:
+            wrong.append(name)
+    named = (
+        ("model", "mem_model", tuple(config.preset_table())),
+        ("gpu", "mem_gpu", device_names()),
+        ("n", "mem_count", tuple(str(n) for n in bill.GPU_COUNTS)),
+    )
+    for name, key, known in named:
+        if name in query and query[name] in known:
+            state[key] = int(query[name]) if name == "n" else query[name]
+        elif name in query:
+            wrong.append(name)
+    if wrong:
+        state.mem_notice = Message(key="mem.error_link", params={"names": ", ".join(wrong)[:100]})
+
+
+def device_names() -> tuple[str, ...]:
+    return ("", *(device.name for device in hardware.devices()))
+
+
+def model_chosen() -> tuple[str, ModelConfig]:
+    """The chosen model and its name. Raises UserError."""
+    if state.mem_model == OWN:
+        return state.mem_own
+    model = config.preset(state.mem_model)
+    return model.name, model
+
+
+def choice() -> Choice:
+    """What the boxes hold. Raises UserError."""
+    fields = {name: state[key] for name, key in FIELDS.items()}
+    fields["v_format"] = None if fields["v_format"] == SAME else fields["v_format"]
+    found = Choice(
+        model=model_chosen()[1],
+        settings=Settings(**fields),
+        device=hardware.device(state.mem_gpu) if state.mem_gpu else hardware.this_machine(),
+        num_devices=state.mem_count,
+        load=Load(
+            prompt_len=state.mem_prompt_len,
+            output_len=state.mem_output_len,
+            think_s=float(state.mem_think),
+        ),
+    )
+    bill.check(found)
+    return found
+
+
+def take_own(text: str | bytes, name: str) -> None:
+    """Make a config.json of the visitor's the chosen model. A refusal is a sentence; what was there
+    stays."""
+    try:
+        model = config.read(text, name=name)
+    except UserError as error:
+        state.mem_notice = error.message
+        return
+    state.mem_own = (model.name, model)
+    state.mem_model = OWN
+    state.mem_notice = None
+
+
+def read_pasted() -> None:
+    take_own(state.mem_paste, "")
+
+
+def read_upload() -> None:
+    if state.mem_upload is not None:
+        take_own(state.mem_upload.getvalue(), state.mem_upload.name[:80])
+
+
+def read_named() -> None:
+    try:
+        if registry.limits.models is not None:
+            raise UserError("mem.error_hosted")
+        text = config_files.read_text(state.mem_where)
+    except UserError as error:
+        state.mem_notice = error.message
+        return
+    take_own(text, Path(state.mem_where.strip()).name[:80])
+
+
+def pin() -> None:
+    """Keep this choice beside the next ones."""
+    if len(state.mem_pinned) >= MAX_PINNED:
+        state.mem_notice = Message(key="mem.error_four")
+        return
+    try:
+        state.mem_pinned = [*state.mem_pinned, (model_chosen()[0], bill.make(choice()))]
+    except UserError as error:
+        state.mem_notice = error.message
+
+
+def unpin() -> None:
+    state.mem_pinned = []
+    state.mem_notice = None
+
+
+# ---- the band of boxes -------------------------------------------------------------------------
+
+
+def ask_band() -> None:
+    """Model, lengths and sequences; below them what they are kept in and on."""
+    top = st.columns([4, 1.5, 4.5, 3], gap="medium", vertical_alignment="bottom")
+    names = [*config.preset_table(), *([OWN] if "mem_own" in state else [])]
+    with top[0]:
+        choose("mem_model", "model", options=names, format_func=model_name)
+    with top[1].popover(say("mem.other"), icon=":material/upload_file:", width="stretch"):
+        other_model()
+    for box, name, values in (
+        (top[2], "context", bill.CONTEXT_LENS),
+        (top[3], "sequences", bill.SEQUENCES),
+    ):
+        box.select_slider(
+            say(f"mem.{name}"),
+            values,
+            key=f"mem_{name}",
+            format_func=charts.grouped,
+            help=say(f"mem.{name}_help"),
+            **KEEP,
+        )
+    model_caption()
+    boxes = st.columns([3.4, 1.1, 1.1, 1.1, 1.9, 1.6, 1.5, 1.6], gap="small")
+    with boxes[0]:
+        choose("mem_gpu", "gpu", options=device_names(), format_func=lambda n: n or say("mem.here"))
+    for box, name in zip(boxes[1:4], ("count", "tp", "pp"), strict=True):
+        with box:
+            choose(f"mem_{name}", name)
+    with boxes[4]:
+        choose("mem_engine", "engine", format_func=engine_name)
+    with boxes[5]:
+        choose("mem_weights", "weights")
+    with boxes[6]:
+        choose("mem_k", "k", help_key="kv")
+    with boxes[7]:
+        same = say("mem.same")
+        choose("mem_v", "v", help_key="kv", format_func=lambda v: same if v == SAME else v)
+
+
+def choose(
+    key: str, name: str, *, options=None, help_key: str | None = None, format_func=str
+) -> None:
+    st.selectbox(
+        say(f"mem.{name}"),
+        OPTIONS[key] if options is None else options,
+        key=key,
+        format_func=format_func,
+        help=say(f"mem.{help_key or name}_help"),
+        **KEEP,
+    )
+
+
+def engine_name(name: str) -> str:
+    return PRODUCTS.get(name) or say(f"mem.engine.{name}")
+
+
+def model_name(name: str) -> str:
+    return say("mem.own", name=state.mem_own[0]) if name == OWN else config.preset(name).name
+
+
+def other_model() -> None:
+    """A config.json of the visitor's own: pasted, opened, named."""
+    st.text_area(
+        say("mem.paste"),
+        key="mem_paste",
+        height=120,
+        max_chars=None,
+        help=say("mem.paste_help"),
+        placeholder='{"model_type": "llama", "num_hidden_layers": 32, …}',
+    )
+    st.button(say("mem.read"), key="mem_read", on_click=read_pasted)
+    st.file_uploader(say("mem.upload"), type=["json"], key="mem_upload", on_change=read_upload)
+    if registry.limits.models is None:
+        st.text_input(
+            say("mem.where"), key="mem_where", on_change=read_named, help=say("mem.where_help")
+        )
+
+
+def model_caption() -> None:
+    """What the chosen model is, and where each of its sizes comes from."""
+    try:
+        _, model = model_chosen()
+    except UserError as error:
+        st.caption(f":orange[{plain(error.message.text(language))}]")
+        return
+    lines = [say("mem.provenance") + ":"]
+    for found in model.derivations:
+        how = say(f"mem.how.{found.how}")
+        lines.append(
+            f"{plain(found.field)} = {plain(str(found.value))} · {how} {plain(found.source)}"
+        )
+    text = plain(bill_words.model_line(model, say))
+    source = config.preset_table().get(state.mem_model, {}).get("source", "")
+    link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
+    st.caption(text + link, help="\n\n".join(lines))
+
+
+# ---- what the page shows -----------------------------------------------------------------------
+
+
+def picture(figure: object, name: str, alt: str) -> None:
+    """A chart with its export button and a text for who cannot see it."""
+    st.plotly_chart(
+        figure,
+        key=f"mem-chart-{name}",
+        theme=None,
+        config=charts.config(f"second-token-{name}", image=state.mem_image),
+        alt=alt,
+    )
+
+
+def head(found: Bill, pinned: list[tuple[str, Bill]]) -> None:
+    """The bars, the eight numbers, the accidents."""
+    named = [(model_chosen()[0], found), *pinned]
+    left, right = st.columns([5, 4], gap="medium")
+    with left:
+        title, keep, clear = st.columns([4, 1, 1], gap="small", vertical_alignment="center")
+        title.markdown(f"**{plain(say('mem.bar'))}**", help=say("mem.bar_help"))
+        keep.button(
+            say("mem.pin"), key="mem_pin", on_click=pin, help=say("mem.pin_help"), width="stretch"
+        )
+        if pinned:
+            clear.button(say("mem.unpin"), key="mem_unpin", on_click=unpin, width="stretch")
+        names = {part: say(f"mem.part.{part}") for part in charts.PARTS}
+        bars = [
+            charts.Bar(
+                label=bill_words.choice_name(name, one),
+                parts=one.parts,
+                ceiling_bytes=one.choice.budget_bytes,
+                spread_bytes=(
+                    one.plan.total_bytes - one.plan.low_bytes,
+                    one.plan.high_bytes - one.plan.total_bytes,
+                ),
+            )
+            for name, one in named
+        ]
+        alt = " ".join(
+            say(
+                "mem.bar.alt",
+                label=name,
+                total=charts.bytes_text(one.plan.total_bytes),
+                ceiling=charts.bytes_text(one.choice.budget_bytes),
+            )
+            for name, one in named
+        )
+        ceiling = {"ceiling": say("mem.ceiling")}
+        picture(charts.memory_bars(bars, names | ceiling, theme=theme()), "memory", alt)
+        st.html(markup.notices(bill_words.accident_notices(found, say)))
+    right.html(markup.cards(bill_words.cards(found, say, language), two=True))
+    if pinned:
+        st.html(bill_words.compare_table(named, say))
+    for warning in found.plan.warnings:
+        st.caption(f"{say('mem.warn')}: {plain(warning.text(language))}")
+
+
+def theme() -> str:
+    return st.context.theme.type or "light"
+
+
+def curves(found: Bill) -> None:
+    """The cache against the context and against the sequences, the ceiling as a line."""
+    chosen = found.choice
+    budget = (say("mem.ceiling"), chosen.budget_bytes)
+    settings = chosen.settings
+    titles = {
+        "context": say("mem.curve.context", sequences=charts.grouped(settings.num_sequences)),
+        "sequences": say("mem.curve.sequences", context=charts.grouped(settings.context_len)),
+    }
+    sweeps = {
+        "context": (*bill.over_context(chosen), settings.context_len),
+        "sequences": (*bill.over_sequences(chosen), settings.num_sequences),
+    }
+    for column, (name, (counts, plans, here)) in zip(st.columns(2), sweeps.items(), strict=True):
+        cache, every = [p.kv_bytes for p in plans], [p.total_bytes for p in plans]
+        lines = [
+            charts.Curve(name=say("mem.part.kv"), x=counts, y=cache, colour="k"),
+            charts.Curve(
+                name=say("mem.part.total"), x=counts, y=every, colour="text", style="dash"
+            ),
+        ]
+        figure = charts.byte_curves(
+            lines,
+            x_title=titles[name],
+            ceiling=budget,
+            here=(say("mem.curve.here"), here),
+            theme=theme(),
+        )
+        ends = {"first": charts.bytes_text(cache[0]), "last": charts.bytes_text(cache[-1])}
+        with column:
+            picture(
+                figure,
+                f"cache-{name}",
+                say("mem.curve.alt", ceiling=charts.bytes_text(budget[1]), **ends),
+            )
+    st.caption(say("mem.curve.note"))
+
+
+def layers(found: Bill) -> None:
+    st.html(bill_words.layer_table(found, say))
+    st.caption(say("mem.layers_note"))
+
+
+def precision(found: Bill) -> None:
+    st.html(bill_words.precision_table(found, say))
+    st.caption(f"{say('mem.precision_note')} {plain(bill_words.precision_picture(say))}")
+
+
+def change(found: Bill) -> None:
+    options = bill.options(found)
+    st.caption(say("mem.change_fits" if found.fits else "mem.change_no"))
+    st.html(bill_words.options_table(options, found, say, language))
+    st.caption(say("mem.change_advice"))
+
+
+def users(found: Bill) -> None:
+    boxes = st.columns(4, gap="medium")
+    for box, key, name, values, show in (
+        (boxes[0], "mem_prompt_len", "prompt_len", LOAD_LENS, charts.grouped),
+        (boxes[1], "mem_output_len", "output_len", LOAD_LENS, charts.grouped),
+        (boxes[2], "mem_think", "think", PAUSES, lambda n: say("mem.seconds", n=n)),
+        (boxes[3], "mem_rate", "rate", RATES, lambda n: f"{n:g}"),
+    ):
+        box.select_slider(
+            say(f"mem.{name}"),
+            values,
+            key=key,
+            format_func=show,
+            help=say(f"mem.{name}_help"),
+            **KEEP,
+        )
+    shown = bill_words.service_cards(found, bill.service(found), state.mem_rate, say)
+    st.html(markup.cards(shown))
+    st.caption(say("mem.users_note_long"))
+
+
+def devices(found: Bill) -> None:
+    st.html(bill_words.device_table(found, hardware.devices(), say))
+    st.caption(say("mem.devices_note"))
+
+
+def share(found: Bill) -> None:
+    """The link, the numbers as a table, and what the charts' buttons save."""
+    query = bill.to_query(state.mem_model, state.mem_gpu, found.choice)
+    if state.mem_model == OWN:
+        query.pop("model")
+    base = (st.context.url or "").partition("?")[0]
+    st.caption(say("mem.link"), help=say("mem.link_help"))
+    st.code(f"{base}?{bill.address(query)}", language=None)
+    one, two = st.columns(2)
+    one.download_button(
+        say("mem.csv"),
+        data=bill.to_csv([(model_chosen()[0], found), *state.mem_pinned]),
+        file_name="second-token-memory.csv",
+        mime="text/csv",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+    two.segmented_control(
+        say("mem.image"),
+        ["png", "svg"],
+        required=True,
+        key="mem_image",
+        format_func=str.upper,
+        help=say("mem.image_help"),
+        **KEEP,
+    )
+
+
+# ---- predicted and measured --------------------------------------------------------------------
+
+
+def runs_here() -> dict[str, tuple[live.Run, bool]]:
+    """Runs to look at, by their label: those of this tab, and those that ship."""
+    found = {}
+    for run in registry.runs_of(session_id, state.get("run_id")):
+        settings = run.log.started.settings
+        tokens = charts.grouped(max(run.log.num_rows or [0]))
+        label = say("mem.run_yours", tokens=tokens, dtype=settings.dtype)
+        found[f"{label} · {run.id[:4]}"] = (run, False)
+    for path in sorted(RECORDED.glob("*.jsonl")):
+        run_id = f"recorded-{path.stem}"
+        run = registry.get(run_id) or registry.add_log(
+            RunLog.read(path.read_bytes()), run_id=run_id
+        )
+        found[say(f"runs.recorded.{path.stem}")] = (run, True)
+    return found
+
+
+def measured(_: Bill) -> None:
+    """A real run's bytes beside the prediction, and its process as it really grew."""
+    runs = runs_here()
+    if not runs:
+        st.caption(say("mem.run_none"))
+        return
+    name = st.selectbox(say("mem.run"), list(runs), help=say("mem.run_help"), key="mem_run")
+    run, recorded = runs[name]
+    started = run.log.started
+    st.caption(
+        plain(
+            say(
+                "mem.run_where",
+                model=started.settings.model,
+                dtype=started.settings.dtype,
+                device=started.hardware.device,
+                machine=started.hardware.name,
+                when=started.started_at,
+            )
+        )
+    )
+    try:
+        found = residual.account(run.log, run.predicted)
+    except ValueError:
+        st.caption(say("mem.run_unknown"))
+        return
+    st.html(markup.cards(bill_words.account_cards(found, say, recorded=recorded)))
+    steps, start = run.log.steps, started.accepted_ns
+    seconds = [(step.end_ns - start) / 1e9 for step in steps]
+    held = {
+        "reserved": ([step.kv_reserved_bytes for step in steps], "k", "dash"),
+        "live": ([step.kv_live_bytes for step in steps], "k", "solid"),
+    }
+    lines = [
+        charts.Curve(name=say(f"mem.line.{key}"), x=seconds, y=y, colour=colour, style=style)
+        for key, (y, colour, style) in held.items()
+    ]
+    if found.points:
+        first = found.points[0]
+        lines.append(
+            charts.Curve(
+                name=say("mem.line.grown"),
+                x=[point.seconds for point in found.points],
+                y=[p.used_bytes - first.used_bytes + first.live_bytes for p in found.points],
+                colour="v",
+                style="dot",
+            )
+        )
+    ends = {
+        "live": charts.bytes_text(found.live_bytes or 0),
+        "grown": charts.bytes_text(found.grown_bytes or 0),
+    }
+    picture(
+        charts.bytes_over_time(lines, x_title=say("mem.line.seconds"), y_title="", theme=theme()),
+        "measured",
+        say("mem.measured_alt", **ends),
+    )
+    st.caption(say("mem.rest_text"))
+
+
+def log(_: Bill) -> None:
+    """A server's start-up log: each capacity number recognised and set beside ours."""
+    st.text_area(say("mem.log"), key="mem_log", height=140, help=say("mem.log_help"))
+
+
+SHOW = {
+    "curves": curves,
+    "layers": layers,
+    "precision": precision,
+    "change": change,
+    "users": users,
+    "measured": measured,
+    "log": log,
+    "devices": devices,
+    "share": share,
+}
+
+
+@st.fragment
+def page() -> None:
+    with st.container(key="ask"):
+        ask_band()
+    if notice := state.get("mem_notice"):
+        st.warning(plain(notice.text(language)), icon=":material/info:")
+    try:
+        found = bill.make(choice())
+    except UserError as error:
+        st.warning(plain(error.message.text(language)), icon=":material/info:")
+        return
+    head(found, state.mem_pinned)
+    section = st.segmented_control(
+        say("mem.section"),
+        list(SHOW),
+        required=True,
+        key="mem_section",
+        format_func=lambda name: say(f"mem.section.{name}"),
+        label_visibility="collapsed",
+        **KEEP,
+    )
+    SHOW[section](found)
+
+
+first_values()
+page()
