@@ -15,9 +15,11 @@ from viz_engine import (
     config,
     config_files,
     engines,
+    evidence,
     hardware,
     kv,
     live,
+    logs,
     markup,
     residual,
     weights,
@@ -47,6 +49,8 @@ FIRST = {
     "mem_pp": 1,
     "mem_gpu": "NVIDIA H100 80 GB SXM",
     "mem_count": 1,
+    "mem_parameters": None,
+    "mem_cross": None,
     "mem_section": "curves",
     "mem_image": "png",
     "mem_prompt_len": 2048,
@@ -157,8 +161,13 @@ def choice() -> Choice:
     """What the boxes hold. Raises UserError."""
     fields = {name: state[key] for name, key in FIELDS.items()}
     fields["v_format"] = None if fields["v_format"] == SAME else fields["v_format"]
+    _, model = model_chosen()
+    if model.num_parameters is None and state.mem_parameters:
+        fields["num_parameters"] = int(state.mem_parameters * 1e9)
+    if lacks_cross_len(model):
+        fields["cross_len"] = state.mem_cross
     found = Choice(
-        model=model_chosen()[1],
+        model=model,
         settings=Settings(**fields),
         device=hardware.device(state.mem_gpu) if state.mem_gpu else hardware.this_machine(),
         num_devices=state.mem_count,
@@ -170,6 +179,12 @@ def choice() -> Choice:
     )
     bill.check(found)
     return found
+
+
+def lacks_cross_len(model: ModelConfig) -> bool:
+    """Whether layers look at an image or encoder whose length the config does not say."""
+    every = (*model.layers, *model.cross_layers)
+    return any(layer.kind == "cross" and layer.fixed_len is None for layer in every)
 
 
 def take_own(text: str | bytes, name: str) -> None:
@@ -314,6 +329,21 @@ def model_caption() -> None:
         lines.append(
             f"{plain(found.field)} = {plain(str(found.value))} · {how} {plain(found.source)}"
         )
+    missing = st.columns(2)
+    if model.num_parameters is None:
+        missing[0].number_input(
+            say("mem.parameters"),
+            0.001,
+            1e5,
+            step=0.1,
+            key="mem_parameters",
+            help=say("mem.parameters_help"),
+            **KEEP,
+        )
+    if lacks_cross_len(model):
+        missing[1].number_input(
+            say("mem.cross"), 1, 10**7, step=1, key="mem_cross", help=say("mem.cross_help"), **KEEP
+        )
     text = plain(bill_words.model_line(model, say))
     source = config.preset_table().get(state.mem_model, {}).get("source", "")
     link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
@@ -334,9 +364,9 @@ def picture(figure: object, name: str, alt: str) -> None:
     )
 
 
-def head(found: Bill, pinned: list[tuple[str, Bill]]) -> None:
+def head(name: str, found: Bill, pinned: list[tuple[str, Bill]]) -> None:
     """The bars, the eight numbers, the accidents."""
-    named = [(model_chosen()[0], found), *pinned]
+    named = [(name, found), *pinned]
     left, right = st.columns([5, 4], gap="medium")
     with left:
         title, keep, clear = st.columns([4, 1, 1], gap="small", vertical_alignment="center")
@@ -421,12 +451,12 @@ def curves(found: Bill) -> None:
 
 
 def layers(found: Bill) -> None:
-    st.html(bill_words.layer_table(found, say))
+    st.html(bill_words.layer_table(found, say, language))
     st.caption(say("mem.layers_note"))
 
 
 def precision(found: Bill) -> None:
-    st.html(bill_words.precision_table(found, say))
+    st.html(bill_words.precision_table(found, say, language))
     st.caption(f"{say('mem.precision_note')} {plain(bill_words.precision_picture(say))}")
 
 
@@ -537,7 +567,7 @@ def measured(_: Bill) -> None:
     except ValueError:
         st.caption(say("mem.run_unknown"))
         return
-    st.html(markup.cards(bill_words.account_cards(found, say, recorded=recorded)))
+    st.html(markup.cards(evidence.account_cards(found, say, recorded=recorded)))
     steps, start = run.log.steps, started.accepted_ns
     seconds = [(step.end_ns - start) / 1e9 for step in steps]
     held = {
@@ -573,7 +603,30 @@ def measured(_: Bill) -> None:
 
 def log(_: Bill) -> None:
     """A server's start-up log: each capacity number recognised and set beside ours."""
-    st.text_area(say("mem.log"), key="mem_log", height=140, help=say("mem.log_help"))
+    text = st.text_area(say("mem.log"), key="mem_log", height=140, help=say("mem.log_help"), **KEEP)
+    if not text.strip():
+        return
+    name, model = model_chosen()
+    try:
+        found = logs.read(text)
+        lines = logs.compare(found, model)
+    except UserError as error:
+        st.warning(plain(error.message.text(language)), icon=":material/info:")
+        return
+    said = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
+    st.caption(
+        plain(
+            say(
+                "mem.log_found",
+                engine=engine_name(found.engine),
+                num=len(lines),
+                settings=said[:400] or say("mem.log_nothing_else"),
+                model=name,
+            )
+        )
+    )
+    st.html(evidence.log_table(lines, say, language))
+    st.caption(say("mem.log_note"))
 
 
 SHOW = {
@@ -596,11 +649,13 @@ def page() -> None:
     if notice := state.get("mem_notice"):
         st.warning(plain(notice.text(language)), icon=":material/info:")
     try:
-        found = bill.make(choice())
-    except UserError as error:
+        state.mem_last = (model_chosen()[0], bill.make(choice()))
+    except UserError as error:  # what was there stays
         st.warning(plain(error.message.text(language)), icon=":material/info:")
+    if "mem_last" not in state:
         return
-    head(found, state.mem_pinned)
+    name, found = state.mem_last
+    head(name, found, state.mem_pinned)
     section = st.segmented_control(
         say("mem.section"),
         list(SHOW),

@@ -155,7 +155,8 @@ def test_every_model_has_its_words_in_both_languages(name: str, language: str) -
     numbers = bill_words.cards(found, say, language)
     assert len(numbers) == 8 and all(n.label and n.value and n.tag for n in numbers)
     assert all(n.formula for n in numbers if n.value != "-")
-    tables = [bill_words.layer_table(found, say), bill_words.precision_table(found, say)]
+    tables = [bill_words.layer_table(found, say, language)]
+    tables.append(bill_words.precision_table(found, say, language))
     tables.append(bill_words.options_table(bill.options(found), found, say, language))
     tables.append(bill_words.device_table(found, hardware.devices(), say))
     tables.append(bill_words.compare_table([(name, found)], say))

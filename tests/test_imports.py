@@ -12,10 +12,10 @@ GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
     ("config_keys", "weights", "layer_kinds", "config", "kv", "engines", "reserve", "config_files"),
-    ("metrics", "memory", "capacity", "bill", "residual", "checks", "command"),
+    ("metrics", "memory", "size", "capacity", "bill", "residual", "checks", "command"),
     ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
-    ("charts", "markup", "bill_words", "kv_matrix"),
+    ("charts", "markup", "bill_words", "evidence", "kv_matrix"),
     ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )

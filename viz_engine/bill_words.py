@@ -16,7 +16,6 @@ from viz_engine.config import ModelConfig
 from viz_engine.hardware import Device, Figure
 from viz_engine.markup import Cell, Number
 from viz_engine.memory import Limit, Option
-from viz_engine.residual import Account
 from viz_engine.text import mib
 
 Say = Callable[..., str]
@@ -145,8 +144,7 @@ def _total_card(found: Bill, say: Say, language: str) -> Number:
         say("mem.formula.part", name=say(f"mem.part.{p.kind}"), formula=p.formula.text(language))
         for p in shown
     ]
-    sums = " + ".join(bytes_text(part.num_bytes) for part in shown)
-    lines.append(say("mem.formula.sum", parts=sums, total=bytes_text(total)))
+    lines.append(sum_line(plan, say))
     capacity_of = choice.device.capacity
     lines.append(
         say(
@@ -165,6 +163,12 @@ def _total_card(found: Bill, say: Say, language: str) -> Number:
         note=note,
         formula="\n".join(lines),
     )
+
+
+def sum_line(plan: memory.Plan, say: Say) -> str:
+    """The parts of a plan added up."""
+    parts = " + ".join(bytes_text(part.num_bytes) for part in plan.parts if part.num_bytes)
+    return say("mem.formula.sum", parts=parts, total=bytes_text(plan.total_bytes))
 
 
 def cache_lines(
@@ -291,7 +295,11 @@ def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
         rows.append(
             [
                 name,
-                Cell(text=f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}", tone=tone),
+                Cell(
+                    text=f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}",
+                    tone=tone,
+                    help=sum_line(found.plan, say),
+                ),
                 bytes_text(found.plan.kv_bytes),
                 _limit_text(found.longest, say),
                 _limit_text(found.most, say),
@@ -306,7 +314,7 @@ def _mark(fits: bool) -> str:
     return "✓" if fits else "✗"
 
 
-def layer_table(found: Bill, say: Say) -> str:
+def layer_table(found: Bill, say: Say, language: str) -> str:
     """What each kind of layer keeps."""
     head = [say(f"mem.col.{n}") for n in ("kind", "layers", "window", "row", "rows", "total")]
     head.append(say("mem.col.share"))
@@ -318,7 +326,7 @@ def layer_table(found: Bill, say: Say) -> str:
             count(row.window) if row.window else "-",
             count(row.row_bytes or row.state_bytes),
             count(row.rows) if row.row_bytes else "-",
-            bytes_text(row.num_bytes),
+            Cell(text=bytes_text(row.num_bytes), help=row.formula.text(language)),
             f"{row.num_bytes / every:.1%}",
         ]
         for row in found.plan.kinds
@@ -326,7 +334,7 @@ def layer_table(found: Bill, say: Say) -> str:
     return markup.table(head, rows)
 
 
-def precision_table(found: Bill, say: Say) -> str:
+def precision_table(found: Bill, say: Say, language: str) -> str:
     """The weights in each format, and what then is left."""
     choice, settings = found.choice, found.choice.settings
     head = [say(f"mem.col.{n}") for n in ("format", "bits", "weights", "each", "left", "most")]
@@ -334,14 +342,14 @@ def precision_table(found: Bill, say: Say) -> str:
     rows = []
     for name, plan, most in bill.precisions(choice, PRECISIONS):
         bits = weights.bits_of(name, choice.model.dtype)
-        each = plan.part("weights").num_bytes
+        each, total = plan.part("weights").num_bytes, bill.model_weight_bytes(choice, name)
         left = choice.budget_bytes - (plan.total_bytes - plan.kv_bytes)
         rows.append(
             [
                 Cell(text=name, tone="good" if bits == own else ""),
                 f"{bits:g}",
-                bytes_text(bill.model_weight_bytes(choice, name)),
-                bytes_text(each),
+                "-" if total is None else bytes_text(total),
+                Cell(text=bytes_text(each), help=plan.part("weights").formula.text(language)),
                 bytes_text(left) if left > 0 else Cell(text=_mark(False), tone="bad"),
                 _limit_text(most, say),
             ]
@@ -360,7 +368,8 @@ def options_table(options: Sequence[Option], found: Bill, say: Say, language: st
         )
         plan = option.plan
         change = option.change.text(language)
-        rows.append([change, bytes_text(plan.total_bytes), bytes_text(plan.kv_bytes), fits])
+        needs = Cell(text=bytes_text(plan.total_bytes), help=sum_line(plan, say))
+        rows.append([change, needs, bytes_text(plan.kv_bytes), fits])
     return markup.table(head, rows)
 
 
@@ -469,73 +478,6 @@ def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[
 
 def _both(service: Service) -> dict[str, StepTime]:
     return {"ttft": service.ttft, "itl": service.itl}
-
-
-# ---- measured ----------------------------------------------------------------------------------
-
-
-def account_cards(found: Account, say: Say, *, recorded: bool) -> list[Number]:
-    """A run's memory: predicted beside counted and measured."""
-    read = say("mem.recorded" if recorded else "mem.measured")
-    return [
-        _pair("live", found.predicted_live_bytes, found.live_bytes, say),
-        _pair("held", found.predicted_reserved_bytes, found.reserved_bytes, say),
-        Number(
-            label=say("mem.card.grown"),
-            help=say("mem.card.grown_help"),
-            value=_bytes(found.grown_bytes),
-            tag=read,
-            note=say("mem.grown_note", rows=_bytes(found.grown_live_bytes)),
-            formula=""
-            if found.grown_bytes is None
-            else say(
-                "mem.formula.grown",
-                last=mib(found.points[-1].used_bytes),
-                first=mib(found.points[0].used_bytes),
-                seconds=f"{found.points[-1].seconds - found.points[0].seconds:.1f}",
-            ),
-        ),
-        Number(
-            label=say("mem.card.rest"),
-            help=say("mem.card.rest_help"),
-            value=_bytes(found.rest_bytes),
-            tag=read,
-            note=say("mem.rest_note", used=_bytes(found.used_bytes)),
-            formula=""
-            if found.rest_bytes is None
-            else say(
-                "mem.formula.rest",
-                used=mib(found.used_bytes),
-                weights=mib(found.weight_bytes),
-                packed=mib(found.packed_bytes),
-                live=mib(found.points[-1].live_bytes),
-                rest=mib(found.rest_bytes),
-            ),
-        ),
-    ]
-
-
-def _pair(name: str, predicted: int | None, counted: int | None, say: Say) -> Number:
-    note, tone = "", ""
-    if predicted is not None and counted is not None:
-        equal = predicted == counted
-        tone = "good" if equal else "bad"
-        diff = {} if equal else {"diff": mib(abs(predicted - counted))}
-        note = say("mem.equal" if equal else "mem.unequal", counted=mib(counted), **diff)
-    formula = say("mem.formula.live" if name == "live" else "mem.formula.reserved")
-    return Number(
-        label=say(f"mem.card.{name}"),
-        help=say(f"mem.card.{name}_help"),
-        value=_bytes(predicted),
-        tag=say("mem.predicted"),
-        tone=tone,
-        note=note,
-        formula=formula,
-    )
-
-
-def _bytes(value: int | None) -> str:
-    return "-" if value is None else mib(value)
 
 
 def precision_picture(say: Say) -> str:

@@ -21,15 +21,19 @@ def read_text(model: str) -> str:
     name = model.strip()
     if not name or "\0" in name or len(name) > 1000:
         raise UserError("error.model_name", model=name[:100])
-    try:
-        folder = Path(name).expanduser()
-        if folder.is_dir():
-            return _read(folder / "config.json")
-    except (OSError, RuntimeError, ValueError):  # no such user, a name too long
-        pass
+    if folder := _folder(name):
+        return _read(folder / "config.json")
     if not model_files.is_hub_id(name):
         raise UserError("error.model_name", model=name[:100])
     return _read(Path(_fetch(name)))
+
+
+def _folder(name: str) -> Path | None:
+    try:
+        folder = Path(name).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # no such user, a name too long
+        return None
 
 
 def _read(path: Path) -> str:
