@@ -39,7 +39,7 @@ READ = set(
 )
 # Every other key that is looked up by name in the three modules.
 SOURCES = ("config", "layer_kinds", "weights")
-SKIP = {"layer_types", "dtype", "attention_layers", "bias"}
+SKIP = {"layer_types", "dtype", "attention_layers", "bias", "_name_or_path", "model_type"}
 
 
 def keys_read() -> set[str]:
@@ -59,8 +59,26 @@ def pattern_of(layer_types: object) -> list[str] | None:
         if len(layer_types) >= 2 * length and all(
             kind == head[i % length] for i, kind in enumerate(layer_types)
         ):
-            return head
+            # full or linear alone says nothing: other keys may make windows or a mixture of them
+            plain = len(set(head)) == 1 and head[0] in ("full_attention", "linear_attention")
+            return None if plain else head
     return None
+
+
+def follows(model_type: str, written: dict) -> set[str]:
+    """Keys whose default follows from another size: head_dim from hidden_size, say. They are no
+    defaults; whoever reads a config derives them."""
+    found = set()
+    for names in (config_keys.HIDDEN, config_keys.HEADS, config_keys.LAYERS):
+        name = next((n for n in names if isinstance(written.get(n), int)), None)
+        if name is None:
+            continue
+        try:
+            other = CONFIG_MAPPING[model_type](**{name: 2 * written[name]}).to_dict()
+        except Exception:  # a class that checks its sizes against each other
+            continue
+        found |= {k for k, v in other.items() if k != name and written.get(k) != v}
+    return found
 
 
 def plain(value: object) -> bool:
@@ -101,7 +119,8 @@ def main() -> None:
             continue  # its parts are types of their own
         if not any(name in written for name in config_keys.LAYERS):
             continue
-        kept = {k: v for k, v in written.items() if k in wanted and plain(v)}
+        derived = follows(model_type, written)
+        kept = {k: v for k, v in written.items() if k in wanted and k not in derived and plain(v)}
         if pattern := pattern_of(written.get("layer_types")):
             kept["layer_pattern"] = pattern
         if name := MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type):

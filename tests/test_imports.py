@@ -11,11 +11,21 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
-    ("config_keys", "weights", "layer_kinds", "config", "kv", "engines", "reserve", "config_files"),
+    (
+        "config_keys",
+        "weights",
+        "layer_kinds",
+        "config",
+        "kv",
+        "engines",
+        "reserve",
+        "logs",
+        "config_files",
+    ),
     ("metrics", "memory", "size", "capacity", "bill", "residual", "checks", "command"),
     ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
-    ("charts", "markup", "bill_words", "evidence", "kv_matrix"),
+    ("charts", "markup", "bill_words", "bill_figures", "evidence", "kv_matrix"),
     ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )

@@ -22,6 +22,7 @@ from viz_engine.text import Message, UserError
 PRESETS = Path(__file__).resolve().parent.parent / "assets" / "presets"
 DIFFUSION = ("_class_name", "_diffusers_version", "block_out_channels", "unet_config")
 ADAPTER = ("peft_type", "base_model_name_or_path", "lora_alpha")
+MAIN = ("num_layers", "hidden_size", "num_query_heads", "num_kv_heads", "head_dim", "window")
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 # Floating-point types by what configs call them; anything else reads as two bytes, with a warning.
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -77,7 +78,7 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     model_type = str(text.get("model_type") or whole.get("model_type") or "")[:60]
     keys = Keys(text, config_keys.known_type(whole, model_type))
     warnings: list[Message] = []
-    num_layers = keys.needed("num_layers", LAYERS, most=config_keys.MAX_LAYERS)
+    num_layers = layer_kinds.num_layers_of(keys)
     hidden = keys.needed("hidden_size", HIDDEN)
     kinds = layer_kinds.kinds_of(keys, num_layers, warnings)
     layers = layer_kinds.layers_of(keys, kinds, hidden, whole, warnings)
@@ -90,6 +91,9 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     if keys.flag("is_decoder") is False and model_type in layer_kinds.ENCODERS:
         warnings.append(Message(key="size.warn_encoder", params={"model_type": model_type}))
     context = keys.number("max_context_len", CONTEXT, most=2**31)
+    if left_out := [d.field for d in keys.derivations if d.how == "default" and d.field in MAIN]:
+        params = {"fields": ", ".join(left_out), "model_type": keys.model_type}
+        warnings.append(Message(key="size.warn_default", params=params))
     found = ModelConfig(
         name=name or str(whole.get("_name_or_path") or model_type or "config.json")[:100],
         model_type=model_type,

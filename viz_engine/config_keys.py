@@ -34,6 +34,7 @@ LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_decoder_layers", "dec
 LAYERS += ("num_layers", "num_blocks")
 HIDDEN = ("hidden_size", "n_embd", "d_model", "dim", "emb_dim", "model_dim")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "decoder_attention_heads", "num_heads")
+HEADS += ("num_decoder_attention_heads", "attention_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads")
 KV_HEADS += ("multi_query_group_num", "num_query_groups", "kv_n_heads")
 HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels", "d_kv", "d_head")

@@ -4,13 +4,22 @@ First the kind of each layer (`kinds_of`: from a list, a pattern, a period, a wi
 layer of that kind keeps (`layers_of`). Names of other people's keys live here and in
 `config_keys.py`, nowhere else. No model has a rule of its own: rules hang on keys.
 
-Try it: `python -m viz_engine size --model gemma-3-27b-it --context 32768`
+Try it: `python -m viz_engine size --model gemma-3-12b --context 32768`
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from viz_engine.config_keys import CONTEXT, HEAD_DIM, HEADS, KV_HEADS, Keys, whole
+from viz_engine.config_keys import (
+    CONTEXT,
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    MAX_LAYERS,
+    Keys,
+    whole,
+)
 from viz_engine.spec import LayerSpec
 from viz_engine.text import Message, UserError
 
@@ -64,7 +73,21 @@ INDICES = ("full_attn_idxs", "attn_layer_indices", "attention_layers", "full_att
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "nomic_bert", "modernbert")
 # Types whose every layer has attention and a state side by side, and no key that says so.
 PARALLEL = ("falcon_h1",)
+TWO_ATTENTIONS = ("longcat_flash",)  # in each layer, each with rows of its own
 ONE_SHIFT = ("rwkv6qwen2", "arwkv7")  # RWKV with one token shift a layer in place of two
+
+
+def num_layers_of(keys: Keys) -> int:
+    """Layers of the language model: by a key, else as many as a list or pattern describes."""
+    if keys.find(*LAYERS)[0] is None:
+        name, listed = keys.listed(*LISTS)
+        name, listed = (name, listed) if name else keys.find(*PATTERNS)[:2]
+        if listed:
+            num = whole(name, len(listed), most=MAX_LAYERS)
+            keys.note("num_layers", num, f"length of {name}")
+            return num
+    num = keys.needed("num_layers", LAYERS, most=MAX_LAYERS)
+    return 2 * num if keys.model_type in TWO_ATTENTIONS else num
 
 
 def kinds_of(keys: Keys, num_layers: int, warnings: list[Message]) -> list[str]:
@@ -87,6 +110,8 @@ def _explicit(keys: Keys, num_layers: int) -> tuple[list[str], str] | None:
     """From a list or a string with an entry a layer, or from the numbers of some layers."""
     name, listed = keys.listed(*LISTS)
     if name is not None and all(isinstance(entry, str) for entry in listed):
+        if name == "block_types" and listed:  # a pattern that repeats
+            listed = [listed[i % len(listed)] for i in range(num_layers)]
         return [_named(entry, name) for entry in _cut(keys, name, listed, num_layers)], name
     name, pattern, _ = keys.find(*PATTERNS)
     if isinstance(pattern, str):
@@ -145,7 +170,8 @@ def _periodic(keys: Keys, num_layers: int) -> tuple[list[str], str] | None:
 
 def _uniform(keys: Keys, num_layers: int, warnings: list[Message]) -> tuple[list[str], str, str]:
     """All layers of one kind, as transformers does where nothing lists them."""
-    if _has_state(keys) and not keys.has(*HEADS, *KV_HEADS):
+    heads = [name for name in (*HEADS, *KV_HEADS) if name != "num_heads"]  # Mamba 2's own heads
+    if _has_state(keys) and not keys.has(*heads):
         return [STATE] * num_layers, "no attention heads, a state", "derived"
     if keys.model_type in PARALLEL or (_has_state(keys) and keys.has("mamba_d_ssm")):
         return [BOTH] * num_layers, "mamba_d_ssm beside attention heads", "derived"
@@ -200,7 +226,7 @@ def layers_of(
             recurrent_elements=state.recurrent_elements,
         )
     layers = [made[kind] for kind in kinds]
-    layers = _per_layer_heads(keys, layers)
+    layers = _overridden(keys, _per_layer_heads(keys, layers))
     return tuple(_shared(keys, layers))
 
 
@@ -227,11 +253,7 @@ def _kv_heads(keys: Keys, heads: int) -> int:
     if isinstance(nested, dict) and nested.get("kv_n_heads") is not None:
         kv_heads = whole("attn_config.kv_n_heads", nested["kv_n_heads"])
         keys.note("num_kv_heads", kv_heads, "attn_config.kv_n_heads", "read")
-    elif keys.flag("multi_query", "multi_query_attention") and not keys.has(*KV_HEADS):
-        new = keys.flag("new_decoder_architecture")  # Falcon: then the flag does not count
-        kv_heads = heads if new else 1
-        keys.note("num_kv_heads", kv_heads, "multi_query")
-    elif keys.flag("multi_query") and keys.flag("new_decoder_architecture") is False:
+    elif keys.flag("multi_query") and not keys.flag("new_decoder_architecture"):
         kv_heads = 1
         keys.note("num_kv_heads", kv_heads, "multi_query")
     else:
@@ -342,6 +364,28 @@ def _block_heads(keys: Keys) -> list[int]:
     return heads
 
 
+def _overridden(keys: Keys, layers: list[LayerSpec]) -> list[LayerSpec]:
+    """Sizes that transformers 5 writes for single layers: `per_layer_config`, by layer number."""
+    changes = keys.config.get("per_layer_config")
+    if not isinstance(changes, dict):
+        return layers
+    for index, change in changes.items():
+        if not (index.isdecimal() and int(index) < len(layers) and isinstance(change, dict)):
+            raise UserError("error.size_layer_kind", key="per_layer_config", kind=index)
+        layer = layers[int(index)]
+        names = {"num_kv_heads": "num_key_value_heads", "key_dim": "head_dim"}
+        names |= {"value_dim": "head_dim", "window": "sliding_window"}
+        if layer.kind == "latent":
+            names = {"key_dim": "kv_lora_rank", "value_dim": "qk_rope_head_dim"}
+        found = {
+            field: whole(key, change[key])
+            for field, key in names.items()
+            if change.get(key) is not None
+        }
+        layers[int(index)] = replace(layer, **found) if layer.num_kv_heads else layer
+    return layers
+
+
 def _shared(keys: Keys, layers: list[LayerSpec]) -> list[LayerSpec]:
     """The last layers may keep nothing and read the rows of an earlier layer of their kind."""
     num = keys.number("num_kv_shared_layers", ("num_kv_shared_layers",), least=0) or 0
@@ -409,7 +453,10 @@ def _mamba(keys: Keys, hidden: int, state: int, kernel: int) -> LayerSpec:
     if heads is None and not keys.has("time_step_rank", "mamba_dt_rank") and keys.has("n_groups"):
         heads = keys.number("mamba_heads", ("num_heads",))
     expand = keys.number("mamba_expand", ("mamba_expand", "expand")) or 2
-    inner = keys.number("mamba_inner", ("mamba_d_ssm", "d_inner"))
+    widths = ("mamba_d_ssm", "d_inner")
+    if not keys.has("num_attention_heads"):  # nothing but Mamba layers: then this is their width
+        widths += ("intermediate_size",)
+    inner = keys.number("mamba_inner", widths)
     groups = keys.number("mamba_groups", ("mamba_n_groups", "n_groups", "mamba_ngroups"))
     if heads is not None:
         dims = ("mamba_head_dim", "mamba_d_head", "mamba_headdim")

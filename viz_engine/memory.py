@@ -383,6 +383,8 @@ OVERHEAD_MIB = {
 
 def _overhead_part(settings: Settings) -> Part:
     low, middle, high = (value * 1024**2 for value in OVERHEAD_MIB[settings.engine])
+    if not high:
+        return _exact("overhead", 0, Message(key="size.formula_no_overhead"))
     params = {"low": mib(low), "high": mib(high)}
     return Part(
         kind="overhead",

@@ -3,7 +3,7 @@
 `Settings` is what is asked; `kinds` answers with one `KindRow` a kind, the engine's rounding
 included, for the rank that holds most. It knows nothing of weights or of what fits.
 
-Try it: `python -m viz_engine size --model gemma-3-27b-it --context 32768 --engine llama.cpp`
+Try it: `python -m viz_engine size --model gemma-3-12b --context 32768 --engine llama.cpp`
 """
 
 from collections.abc import Mapping
