@@ -10,6 +10,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine import (
     bill,
+    bill_figures,
     bill_words,
     charts,
     config,
@@ -241,7 +242,7 @@ def unpin() -> None:
 
 def ask_band() -> None:
     """Model, lengths and sequences; below them what they are kept in and on."""
-    top = st.columns([4, 1.5, 4.5, 3], gap="medium", vertical_alignment="bottom")
+    top = st.columns([3.6, 1.9, 4.5, 3], gap="medium", vertical_alignment="bottom")
     names = [*config.preset_table(), *([OWN] if "mem_own" in state else [])]
     with top[0]:
         choose("mem_model", "model", options=names, format_func=model_name)
@@ -323,7 +324,9 @@ def model_caption() -> None:
     except UserError as error:
         st.caption(f":orange[{plain(error.message.text(language))}]")
         return
-    lines = [say("mem.provenance") + ":"]
+    source = config.preset_table().get(state.mem_model, {}).get("source", "")
+    lines = [f"{say('mem.source')}: {plain(source)}"] if source else []
+    lines.append(say("mem.provenance") + ":")
     for found in model.derivations:
         how = say(f"mem.how.{found.how}")
         lines.append(
@@ -345,7 +348,6 @@ def model_caption() -> None:
             say("mem.cross"), 1, 10**7, step=1, key="mem_cross", help=say("mem.cross_help"), **KEEP
         )
     text = plain(bill_words.model_line(model, say))
-    source = config.preset_table().get(state.mem_model, {}).get("source", "")
     link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
     st.caption(text + link, help="\n\n".join(lines))
 
@@ -353,15 +355,11 @@ def model_caption() -> None:
 # ---- what the page shows -----------------------------------------------------------------------
 
 
-def picture(figure: object, name: str, alt: str) -> None:
+def picture(name: str, drawn: bill_figures.Picture) -> None:
     """A chart with its export button and a text for who cannot see it."""
-    st.plotly_chart(
-        figure,
-        key=f"mem-chart-{name}",
-        theme=None,
-        config=charts.config(f"second-token-{name}", image=state.mem_image),
-        alt=alt,
-    )
+    figure, text = drawn
+    settings = charts.config(f"second-token-{name}", image=state.mem_image)
+    st.plotly_chart(figure, key=f"mem-chart-{name}", theme=None, config=settings, alt=text)
 
 
 def head(name: str, found: Bill, pinned: list[tuple[str, Bill]]) -> None:
@@ -369,37 +367,15 @@ def head(name: str, found: Bill, pinned: list[tuple[str, Bill]]) -> None:
     named = [(name, found), *pinned]
     left, right = st.columns([5, 4], gap="medium")
     with left:
-        title, keep, clear = st.columns([4, 1, 1], gap="small", vertical_alignment="center")
+        widths = [4, 1.4, 1.2] if pinned else [5, 1.4]
+        title, keep, *clear = st.columns(widths, gap="small", vertical_alignment="center")
         title.markdown(f"**{plain(say('mem.bar'))}**", help=say("mem.bar_help"))
         keep.button(
             say("mem.pin"), key="mem_pin", on_click=pin, help=say("mem.pin_help"), width="stretch"
         )
         if pinned:
-            clear.button(say("mem.unpin"), key="mem_unpin", on_click=unpin, width="stretch")
-        names = {part: say(f"mem.part.{part}") for part in charts.PARTS}
-        bars = [
-            charts.Bar(
-                label=bill_words.choice_name(name, one),
-                parts=one.parts,
-                ceiling_bytes=one.choice.budget_bytes,
-                spread_bytes=(
-                    one.plan.total_bytes - one.plan.low_bytes,
-                    one.plan.high_bytes - one.plan.total_bytes,
-                ),
-            )
-            for name, one in named
-        ]
-        alt = " ".join(
-            say(
-                "mem.bar.alt",
-                label=name,
-                total=charts.bytes_text(one.plan.total_bytes),
-                ceiling=charts.bytes_text(one.choice.budget_bytes),
-            )
-            for name, one in named
-        )
-        ceiling = {"ceiling": say("mem.ceiling")}
-        picture(charts.memory_bars(bars, names | ceiling, theme=theme()), "memory", alt)
+            clear[0].button(say("mem.unpin"), key="mem_unpin", on_click=unpin, width="stretch")
+        picture("memory", bill_figures.bars(named, say, theme()))
         st.html(markup.notices(bill_words.accident_notices(found, say)))
     right.html(markup.cards(bill_words.cards(found, say, language), two=True))
     if pinned:
@@ -414,39 +390,9 @@ def theme() -> str:
 
 def curves(found: Bill) -> None:
     """The cache against the context and against the sequences, the ceiling as a line."""
-    chosen = found.choice
-    budget = (say("mem.ceiling"), chosen.budget_bytes)
-    settings = chosen.settings
-    titles = {
-        "context": say("mem.curve.context", sequences=charts.grouped(settings.num_sequences)),
-        "sequences": say("mem.curve.sequences", context=charts.grouped(settings.context_len)),
-    }
-    sweeps = {
-        "context": (*bill.over_context(chosen), settings.context_len),
-        "sequences": (*bill.over_sequences(chosen), settings.num_sequences),
-    }
-    for column, (name, (counts, plans, here)) in zip(st.columns(2), sweeps.items(), strict=True):
-        cache, every = [p.kv_bytes for p in plans], [p.total_bytes for p in plans]
-        lines = [
-            charts.Curve(name=say("mem.part.kv"), x=counts, y=cache, colour="k"),
-            charts.Curve(
-                name=say("mem.part.total"), x=counts, y=every, colour="text", style="dash"
-            ),
-        ]
-        figure = charts.byte_curves(
-            lines,
-            x_title=titles[name],
-            ceiling=budget,
-            here=(say("mem.curve.here"), here),
-            theme=theme(),
-        )
-        ends = {"first": charts.bytes_text(cache[0]), "last": charts.bytes_text(cache[-1])}
+    for column, name in zip(st.columns(2), ("context", "sequences"), strict=True):
         with column:
-            picture(
-                figure,
-                f"cache-{name}",
-                say("mem.curve.alt", ceiling=charts.bytes_text(budget[1]), **ends),
-            )
+            picture(f"cache-{name}", bill_figures.curves(found, name, say, theme()))
     st.caption(say("mem.curve.note"))
 
 
@@ -568,36 +514,7 @@ def measured(_: Bill) -> None:
         st.caption(say("mem.run_unknown"))
         return
     st.html(markup.cards(evidence.account_cards(found, say, recorded=recorded)))
-    steps, start = run.log.steps, started.accepted_ns
-    seconds = [(step.end_ns - start) / 1e9 for step in steps]
-    held = {
-        "reserved": ([step.kv_reserved_bytes for step in steps], "k", "dash"),
-        "live": ([step.kv_live_bytes for step in steps], "k", "solid"),
-    }
-    lines = [
-        charts.Curve(name=say(f"mem.line.{key}"), x=seconds, y=y, colour=colour, style=style)
-        for key, (y, colour, style) in held.items()
-    ]
-    if found.points:
-        first = found.points[0]
-        lines.append(
-            charts.Curve(
-                name=say("mem.line.grown"),
-                x=[point.seconds for point in found.points],
-                y=[p.used_bytes - first.used_bytes + first.live_bytes for p in found.points],
-                colour="v",
-                style="dot",
-            )
-        )
-    ends = {
-        "live": charts.bytes_text(found.live_bytes or 0),
-        "grown": charts.bytes_text(found.grown_bytes or 0),
-    }
-    picture(
-        charts.bytes_over_time(lines, x_title=say("mem.line.seconds"), y_title="", theme=theme()),
-        "measured",
-        say("mem.measured_alt", **ends),
-    )
+    picture("measured", bill_figures.run_memory(run.log, found, say, theme()))
     st.caption(say("mem.rest_text"))
 
 

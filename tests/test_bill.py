@@ -71,6 +71,7 @@ def test_raising_the_length_is_an_accident_where_it_no_longer_fits() -> None:
     kinds = {a.kind: a for a in bill.accidents(bill.make(choose(engine="vllm")))}
     assert kinds["longer"].bad and not kinds["weights_only"].bad and not kinds["more"].bad
     assert kinds["longer"].after_bytes == 8 * kinds["longer"].before_bytes
+    assert not kinds["longer"].fits and kinds["more"].fits
     full = bill.make(choose(num_sequences=80, engine="vllm"))
     kinds = {a.kind: a for a in bill.accidents(full)}
     assert kinds["weights_only"].bad and not full.fits

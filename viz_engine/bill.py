@@ -264,7 +264,8 @@ class Accident:
     """One of the three classic mistakes, checked on this choice."""
 
     kind: str  # weights_only, longer, more
-    bad: bool
+    bad: bool  # before it fits, after it does not
+    fits: bool  # after
     before_bytes: int
     after_bytes: int
 
@@ -278,6 +279,7 @@ def accidents(found: Bill) -> tuple[Accident, ...]:
     only = Accident(
         kind="weights_only",
         bad=alone <= budget < total,
+        fits=total <= budget,
         before_bytes=alone,
         after_bytes=total,
     )
@@ -287,6 +289,7 @@ def accidents(found: Bill) -> tuple[Accident, ...]:
     longer = Accident(
         kind="longer",
         bad=short.total_bytes <= budget < long.total_bytes,
+        fits=long.total_bytes <= budget,
         before_bytes=short.kv_bytes,
         after_bytes=long.kv_bytes,
     )
@@ -294,6 +297,7 @@ def accidents(found: Bill) -> tuple[Accident, ...]:
     more = Accident(
         kind="more",
         bad=total <= budget < double.total_bytes,
+        fits=double.total_bytes <= budget,
         before_bytes=found.plan.kv_bytes,
         after_bytes=double.kv_bytes,
     )

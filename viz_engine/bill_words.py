@@ -276,12 +276,13 @@ def accident_notices(found: Bill, say: Say) -> list[tuple[str, str, str]]:
     shown = []
     for accident in bill.accidents(found):
         key = f"mem.accident.{accident.kind}"
-        tone = "bad" if accident.bad else "good"
+        name = "bad" if accident.bad else "good" if accident.fits else "none"
         sizes = {
             "before": bytes_text(accident.before_bytes),
             "after": bytes_text(accident.after_bytes),
         }
-        shown.append((tone, say(f"{key}.head"), say(f"{key}.{tone}", **sizes)))
+        tone = "" if name == "none" else name
+        shown.append((tone, say(f"{key}.head"), say(f"{key}.{name}", **sizes)))
     return shown
 
 
@@ -292,9 +293,11 @@ def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
     rows = []
     for name, found in bills:
         tone = "good" if found.fits else "bad"
+        settings = found.choice.settings
+        size = f"{short_count(settings.context_len)} × {count(settings.num_sequences)}"
         rows.append(
             [
-                name,
+                f"{name} · {size} · {found.choice.device.name}",
                 Cell(
                     text=f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}",
                     tone=tone,
@@ -487,9 +490,3 @@ def precision_picture(say: Say) -> str:
         for name, steps in (("four", 16), ("eight", 256))
     }
     return say("mem.precision_picture", **{k: f"{v:g}" for k, v in snapped.items()})
-
-
-def choice_name(name: str, found: Bill) -> str:
-    """A short label of a choice, for a bar: model, context and sequences."""
-    settings = found.choice.settings
-    return f"{name}<br>{short_count(settings.context_len)} × {count(settings.num_sequences)}"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
+from plotly.graph_objects import Figure
 
 # ---- shared: theme, layout, export, axes ---------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Bar:
     spread_bytes: tuple[int, int] = (0, 0)  # what the estimated parts may be less, and more
 
 
-def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | None) -> go.Figure:
+def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | None) -> Figure:
     """Stacked bars, one for each choice, each against its device's memory (a thick line).
 
     `names` says each part and `ceiling` in the page's language. The total stands at the end, with
@@ -237,7 +237,7 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
                 "x": values,
                 "text": [bytes_text(value) if value > longest * 0.09 else "" for value in values],
                 "textposition": "inside",
-                "insidetextanchor": "middle",
+                "insidetextanchor": "start",  # the error bar may reach into the last part
                 "textangle": 0,
                 "textfont": {"color": colours.background},
                 "marker": {
@@ -320,7 +320,7 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
         shapes=shapes,
         annotations=notes,
     )
-    return go.Figure({"data": traces, "layout": made})
+    return Figure({"data": traces, "layout": made})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +341,7 @@ def byte_curves(
     ceiling: tuple[str, float] | None,
     here: tuple[str, float] | None,
     theme: str | None,
-) -> go.Figure:
+) -> Figure:
     """Bytes over a count, both logarithmic: a doubling is the same step everywhere. `ceiling` is a
     line with its name, `here` the chosen count."""
     colours = palette(theme)
@@ -392,7 +392,7 @@ def byte_curves(
         shapes=shapes,
         annotations=notes,
     )
-    return go.Figure({"data": traces, "layout": made})
+    return Figure({"data": traces, "layout": made})
 
 
 def _note(text: str, colour: str, **place: object) -> dict[str, object]:
@@ -403,7 +403,7 @@ def _note(text: str, colour: str, **place: object) -> dict[str, object]:
 
 def bytes_over_time(
     lines: Sequence[Curve], *, x_title: str, y_title: str, theme: str | None
-) -> go.Figure:
+) -> Figure:
     """Bytes over seconds, both linear. A solid line holds until its next point, as memory does;
     a dotted one is a few readings, with a mark for each."""
     colours = palette(theme)
@@ -434,4 +434,4 @@ def bytes_over_time(
         yaxis={**byte_axis(0, high, log=False), "range": [0, high], "title": {"text": y_title}},
         hovermode="x unified",
     )
-    return go.Figure({"data": traces, "layout": made})
+    return Figure({"data": traces, "layout": made})
