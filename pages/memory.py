@@ -35,6 +35,7 @@ from viz_engine.text import Message, UserError, t
 RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
 KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 SAME = "same"  # V in the format of K
+APART = ("exact", "llama.cpp")  # engines that can keep V in another format than K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
 MAX_PINNED = 3
 FIRST_MODEL = "llama-3.1-8b"
@@ -161,7 +162,8 @@ def model_chosen() -> tuple[str, ModelConfig]:
 def choice() -> Choice:
     """What the boxes hold. Raises UserError."""
     fields = {name: state[key] for name, key in FIELDS.items()}
-    fields["v_format"] = None if fields["v_format"] == SAME else fields["v_format"]
+    if fields["v_format"] == SAME or state.mem_engine not in APART:
+        fields["v_format"] = None
     _, model = model_chosen()
     if model.num_parameters is None and state.mem_parameters:
         fields["num_parameters"] = int(state.mem_parameters * 1e9)
@@ -272,21 +274,25 @@ def ask_band() -> None:
     with boxes[5]:
         choose("mem_weights", "weights")
     with boxes[6]:
-        choose("mem_k", "k", help_key="kv")
+        choose("mem_k", "k")
     with boxes[7]:
         same = say("mem.same")
-        choose("mem_v", "v", help_key="kv", format_func=lambda v: same if v == SAME else v)
+        choose(
+            "mem_v",
+            "v",
+            format_func=lambda v: same if v == SAME else v,
+            disabled=state.mem_engine not in APART,
+        )
 
 
-def choose(
-    key: str, name: str, *, options=None, help_key: str | None = None, format_func=str
-) -> None:
+def choose(key: str, name: str, *, options=None, format_func=str, disabled: bool = False) -> None:
     st.selectbox(
         say(f"mem.{name}"),
         OPTIONS[key] if options is None else options,
         key=key,
         format_func=format_func,
-        help=say(f"mem.{help_key or name}_help"),
+        help=say(f"mem.{name}_help"),
+        disabled=disabled,
         **KEEP,
     )
 
@@ -439,14 +445,27 @@ def devices(found: Bill) -> None:
     st.caption(say("mem.devices_note"))
 
 
+def link_of(found: Bill) -> dict[str, str]:
+    """The parameters of the page's address: a config.json of the visitor's own is not in it."""
+    query = bill.to_query(state.mem_model, state.mem_gpu, found.choice)
+    return {key: value for key, value in query.items() if value != OWN}
+
+
+def keep_address(found: Bill) -> None:
+    """Make the page's address that of the choice, so that a reload brings it back."""
+    query = link_of(found)
+    for key in ("model", "gpu", "n", *bill.LINK):
+        if key not in query and key in st.query_params:
+            del st.query_params[key]
+        elif key in query and st.query_params.get(key) != query[key]:
+            st.query_params[key] = query[key]
+
+
 def share(found: Bill) -> None:
     """The link, the numbers as a table, and what the charts' buttons save."""
-    query = bill.to_query(state.mem_model, state.mem_gpu, found.choice)
-    if state.mem_model == OWN:
-        query.pop("model")
     base = (st.context.url or "").partition("?")[0]
     st.caption(say("mem.link"), help=say("mem.link_help"))
-    st.code(f"{base}?{bill.address(query)}", language=None)
+    st.code(f"{base}?{bill.address(link_of(found))}", language=None)
     one, two = st.columns(2)
     one.download_button(
         say("mem.csv"),
@@ -572,6 +591,7 @@ def page() -> None:
     if "mem_last" not in state:
         return
     name, found = state.mem_last
+    keep_address(found)
     head(name, found, state.mem_pinned)
     section = st.segmented_control(
         say("mem.section"),

@@ -369,12 +369,13 @@ LINK = {  # parameter of the address -> field of Settings
 
 
 def to_query(model_name: str, device_name: str, choice: Choice) -> dict[str, str]:
-    """A choice as parameters of an address; defaults are left out."""
+    """A choice as parameters of an address; what is plain is left out, but for the engine: the page
+    begins with another."""
     plain = Settings(context_len=0)
     found = {"model": model_name, "gpu": device_name, "n": str(choice.num_devices)}
     for key, name in LINK.items():
         value = getattr(choice.settings, name)
-        if value is not None and value != getattr(plain, name):
+        if value is not None and (value != getattr(plain, name) or name == "engine"):
             found[key] = str(value)
     return found
 
