@@ -11,6 +11,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from viz_engine import (
     bill,
     bill_figures,
+    bill_link,
     bill_words,
     charts,
     config,
@@ -123,28 +124,15 @@ def first_values() -> None:
 
 def take_link() -> None:
     """Take what a link names; say what it names that is not known."""
-    query = dict(st.query_params)
-    found, wrong = bill.from_query(query)
-    for name, value in found.items():
-        key = FIELDS[name]
-        if value in OPTIONS[key]:
-            state[key] = value
-        elif key in ("mem_context", "mem_sequences"):
-            state[key] = min(OPTIONS[key], key=lambda known: abs(known - value))
-        else:
-            wrong.append(name)
-    named = (
-        ("model", "mem_model", tuple(config.preset_table())),
-        ("gpu", "mem_gpu", device_names()),
-        ("n", "mem_count", tuple(str(n) for n in bill.GPU_COUNTS)),
-    )
-    for name, key, known in named:
-        if name in query and query[name] in known:
-            state[key] = int(query[name]) if name == "n" else query[name]
-        elif name in query:
-            wrong.append(name)
+    keys = {key: FIELDS[name] for key, name in bill_link.LINK.items()}
+    keys |= {"model": "mem_model", "gpu": "mem_gpu", "n": "mem_count"}
+    offered = {key: OPTIONS[name] for key, name in keys.items() if name in OPTIONS}
+    offered |= {"model": tuple(config.preset_table()), "gpu": device_names()}
+    found, wrong = bill_link.from_query(dict(st.query_params), offered)
+    for key, value in found.items():
+        state[keys[key]] = value
     if wrong:
-        state.mem_notice = Message(key="mem.error_link", params={"names": ", ".join(wrong)[:100]})
+        state.mem_notice = Message(key="mem.error_link", params={"names": ", ".join(wrong)})
 
 
 def device_names() -> tuple[str, ...]:
@@ -447,14 +435,14 @@ def devices(found: Bill) -> None:
 
 def link_of(found: Bill) -> dict[str, str]:
     """The parameters of the page's address: a config.json of the visitor's own is not in it."""
-    query = bill.to_query(state.mem_model, state.mem_gpu, found.choice)
+    query = bill_link.to_query(state.mem_model, state.mem_gpu, found.choice)
     return {key: value for key, value in query.items() if value != OWN}
 
 
 def keep_address(found: Bill) -> None:
     """Make the page's address that of the choice, so that a reload brings it back."""
     query = link_of(found)
-    for key in ("model", "gpu", "n", *bill.LINK):
+    for key in bill_link.NAMES:
         if key not in query and key in st.query_params:
             del st.query_params[key]
         elif key in query and st.query_params.get(key) != query[key]:
@@ -465,11 +453,11 @@ def share(found: Bill) -> None:
     """The link, the numbers as a table, and what the charts' buttons save."""
     base = (st.context.url or "").partition("?")[0]
     st.caption(say("mem.link"), help=say("mem.link_help"))
-    st.code(f"{base}?{bill.address(link_of(found))}", language=None)
+    st.code(f"{base}?{bill_link.address(link_of(found))}", language=None)
     one, two = st.columns(2)
     one.download_button(
         say("mem.csv"),
-        data=bill.to_csv([(model_chosen()[0], found), *state.mem_pinned]),
+        data=bill_link.to_csv([(model_chosen()[0], found), *state.mem_pinned]),
         file_name="second-token-memory.csv",
         mime="text/csv",
         icon=":material/download:",

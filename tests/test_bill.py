@@ -9,13 +9,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viz_engine import bill, bill_words, charts, config, engines, hardware, kv, memory, weights
+from viz_engine import (
+    bill,
+    bill_link,
+    bill_words,
+    charts,
+    config,
+    engines,
+    hardware,
+    kv,
+    memory,
+    weights,
+)
 from viz_engine.bill import Choice
 from viz_engine.capacity import Load
 from viz_engine.reserve import Settings
 from viz_engine.text import LANGUAGES, UserError, t
 
 NAMES = sorted(config.preset_table())
+OFFERED = {
+    "model": NAMES,
+    "gpu": [device.name for device in hardware.devices()],
+    "n": bill.GPU_COUNTS,
+    "ctx": bill.CONTEXT_LENS,
+    "seq": bill.SEQUENCES,
+    "kv": ("auto", *kv.KV_FORMATS),
+    "v": kv.KV_FORMATS,
+    "w": ("auto", *weights.FORMATS),
+    "tp": (1, 2, 4, 8),
+    "pp": (1, 2),
+    "engine": engines.ENGINES,
+}
 LOAD = Load(prompt_len=2048, output_len=512, think_s=30)
 
 
@@ -119,21 +143,29 @@ def test_a_link_brings_back_what_it_was_made_of(name, ctx, seq, k, v, w, tp, eng
         tp=tp,
         engine=engine,
     )
-    query = bill.to_query(name, "NVIDIA H200 SXM", replace(choose(), settings=asked))
-    found, wrong = bill.from_query(query)
-    assert Settings(**found) == asked and not wrong
-    assert (query["model"], query["gpu"]) == (name, "NVIDIA H200 SXM")
+    query = bill_link.to_query(name, "NVIDIA H200 SXM", replace(choose(), settings=asked))
+    found, wrong = bill_link.from_query(query, OFFERED)
+    taken = {bill_link.LINK[key]: value for key, value in found.items() if key in bill_link.LINK}
+    assert Settings(**taken) == asked and not wrong
+    assert (found["model"], found["gpu"], found["n"]) == (name, "NVIDIA H200 SXM", 1)
+    assert bill_link.address(query).isascii()
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1e9", "0", "9" * 40, "١٢", "<b>"])
+@pytest.mark.parametrize("text", ["", "x", "-1", "1e9", "0", "١٢", "<b>"])
 def test_a_number_in_a_link_that_is_none_is_named(text: str) -> None:
-    found, wrong = bill.from_query({"ctx": text, "seq": "2"})
-    assert found == {"num_sequences": 2} and wrong == ["ctx"]
+    found, wrong = bill_link.from_query({"ctx": text, "seq": "2", "other": "x"}, OFFERED)
+    assert found == {"seq": 2} and wrong == ["ctx"]
+
+
+def test_a_length_between_two_stops_goes_to_the_nearer_one() -> None:
+    asked = {"ctx": "100000", "seq": "9" * 40, "tp": "3"}
+    found, wrong = bill_link.from_query(asked, OFFERED)
+    assert found == {"ctx": 98304, "seq": 4096} and wrong == ["tp"]
 
 
 def test_the_table_to_download_holds_every_choice_with_its_units() -> None:
     bills = [(name, bill.make(choose(name))) for name in ("llama-3.1-8b", "deepseek-v3")]
-    rows = list(csv.DictReader(io.StringIO(bill.to_csv(bills))))
+    rows = list(csv.DictReader(io.StringIO(bill_link.to_csv(bills))))
     assert [row["model"] for row in rows] == ["llama-3.1-8b", "deepseek-v3"]
     assert int(rows[0]["total_bytes"]) == bills[0][1].plan.total_bytes
     assert {row["provenance"] for row in rows} == {"predicted"}

@@ -22,7 +22,7 @@ GROUPS = (
         "logs",
         "config_files",
     ),
-    ("metrics", "memory", "size", "capacity", "bill", "residual", "checks", "command"),
+    ("metrics", "memory", "size", "capacity", "bill", "bill_link", "residual", "checks", "command"),
     ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
     ("charts", "markup", "bill_words", "bill_figures", "evidence", "kv_matrix"),

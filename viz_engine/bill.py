@@ -1,16 +1,13 @@
 """The memory page's numbers as data: what a choice of model, settings and device comes to.
 
-One `Bill` for each choice, made of `memory.py` and `capacity.py`; sentences and pictures are the
-page's. A choice as a link and as a table to download are here too. It knows nothing of Streamlit.
+One `Bill` for each choice, made of `memory.py` and `capacity.py`. Words, pictures and links are
+other modules'. It knows nothing of Streamlit.
 
 Try it: `python -c "from viz_engine import bill; print(bill.CONTEXT_LENS[-1])"`
 """
 
-import csv
-import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from urllib.parse import urlencode
 
 from viz_engine import capacity, kv, memory, reserve, weights
 from viz_engine.capacity import Load, Served, StepTime, Work
@@ -352,89 +349,6 @@ def precisions(choice: Choice, names: Iterable[str]) -> list[tuple[str, Plan, Li
         most = memory.most_sequences(choice.model, asked, choice.device.capacity_bytes)
         made.append((name, memory.plan(choice.model, asked), most))
     return made
-
-
-# ---- links and files ---------------------------------------------------------------------------
-
-LINK = {  # parameter of the address -> field of Settings
-    "ctx": "context_len",
-    "seq": "num_sequences",
-    "kv": "kv_format",
-    "v": "v_format",
-    "w": "weight_format",
-    "tp": "tp",
-    "pp": "pp",
-    "engine": "engine",
-}
-
-
-def to_query(model_name: str, device_name: str, choice: Choice) -> dict[str, str]:
-    """A choice as parameters of an address; what is plain is left out, but for the engine: the page
-    begins with another."""
-    plain = Settings(context_len=0)
-    found = {"model": model_name, "gpu": device_name, "n": str(choice.num_devices)}
-    for key, name in LINK.items():
-        value = getattr(choice.settings, name)
-        if value is not None and (value != getattr(plain, name) or name == "engine"):
-            found[key] = str(value)
-    return found
-
-
-def address(query: Mapping[str, str]) -> str:
-    """The part of an address after the question mark."""
-    return urlencode(query)
-
-
-def from_query(query: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:
-    """Fields of Settings that an address names, and the parameters that cannot be read."""
-    plain, found, wrong = Settings(context_len=0), {}, []
-    for key, name in LINK.items():
-        text = query.get(key)
-        if text is None:
-            continue
-        if not isinstance(getattr(plain, name), int):
-            found[name] = text[:40]
-        elif text.isascii() and text.isdecimal() and 1 <= int(text[:20]) <= reserve.MAX_CONTEXT:
-            found[name] = int(text)
-        else:
-            wrong.append(key)
-    return found, wrong
-
-
-def to_csv(bills: Iterable[tuple[str, Bill]]) -> str:
-    """A row for each choice: settings, then bytes with the unit in the column's name."""
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    fields = ["context_len", "num_sequences", "kv_format", "v_format", "weight_format"]
-    fields += ["tp", "pp", "engine"]
-    names = ["weights", "k", "v", "latent", "state", "activations", "overhead"]
-    sizes = [f"{name}_bytes" for name in names] + ["total_bytes", "low_bytes", "high_bytes"]
-    rest = ["device_bytes", "budget_bytes", "fits", "longest_context", "most_sequences"]
-    rest += ["ttft_least_s", "itl_least_s", "provenance"]
-    writer.writerow(["model", "device", "devices", *fields, *sizes, *rest])
-    for name, found in bills:
-        choice, settings, plan = found.choice, found.choice.settings, found.plan
-        writer.writerow(
-            [
-                name,
-                choice.device.name,
-                choice.num_devices,
-                *(getattr(settings, field) for field in fields),
-                *(found.parts.get(part, 0) for part in names),
-                plan.total_bytes,
-                plan.low_bytes,
-                plan.high_bytes,
-                choice.device.capacity_bytes,
-                choice.budget_bytes,
-                found.fits,
-                "unbounded" if found.longest.unbounded else found.longest.value,
-                "unbounded" if found.most.unbounded else found.most.value,
-                found.ttft.bound_s if found.ttft else "",
-                found.itl.bound_s if found.itl else "",
-                "predicted",
-            ]
-        )
-    return lines.getvalue()
 
 
 def check(choice: Choice) -> None:
