@@ -33,6 +33,8 @@ GEOMETRY = {
         "num_attention_heads": 56,
     }
 }
+V0 = re.compile(r"# (GPU|CPU|cuda) blocks")
+ENCODER_DECODER_KEYS = ("is_encoder_decoder", "decoder_layers", "decoder_attention_heads")
 LATENT_KEYS = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 DERIVED = {"layers_with_kv", "recurrent_layers", "mamba_layers", "cells", "groups", "group_size"}
 DERIVED |= {"page_bytes", "mamba_page_bytes", "attn_bytes_per_token", "align", "ssm_d_conv"}
@@ -50,6 +52,8 @@ def model_of(fact: dict) -> ModelConfig:
         for name, row in config.preset_table().items():
             if fact["hf_repo"] in (row["repo"], *row.get("same_shape", ())):
                 return config.preset(name)
+    if V0.search(fact["printed"]) and "num_hidden_layers" in found:  # V0 read that key only
+        found = {key: value for key, value in found.items() if key not in ENCODER_DECODER_KEYS}
     if re.search(r"\bMHA\b", fact["model"]):  # a baseline without the latent
         found = {key: value for key, value in found.items() if key not in LATENT_KEYS}
     kind = re.search(r"\(([A-Za-z0-9]+-[A-Za-z0-9]+)\)", fact["model"])
@@ -71,8 +75,9 @@ def formats_of(fact: dict) -> tuple[str, str]:
 
 def drafts_of(fact: dict) -> int:
     """Speculative tokens: those of the draft layers loaded, or those that the label names."""
-    named = re.search(r"MTP (\d+) tokens", fact["model"])
-    return int(named[1]) if named else fact["settings"].get("mtp_layers") or 0
+    named = re.search(r"MTP(?: (\d+) tokens?)?", fact["model"])
+    stated = fact["settings"].get("mtp_layers")
+    return int(named[1] or 1) if named and stated is None else stated or 0
 
 
 def computed(fact: dict) -> float:
@@ -167,7 +172,7 @@ def vllm(fact: dict, max_model_len: int | None = None) -> engines.VllmPool:
     s = fact["settings"]
     model = model_of(fact)
     states = any(x.conv_elements or x.recurrent_elements for x in model.layers)
-    old = re.search(r"# (GPU|CPU|cuda) blocks", fact["printed"])
+    old = V0.search(fact["printed"])
     drafts = drafts_of(fact)
     return engines.vllm_pool(
         model,
@@ -239,6 +244,10 @@ def blocks(fact: dict) -> float:
 
 
 def tokens(fact: dict) -> float:
+    if fact["engine"] == "TensorRT-LLM":
+        return blocks(fact) * trt(fact).block_len
+    if fact["engine"] == "SGLang":
+        return available_bytes(fact) // row_bytes(fact)
     pool = vllm(fact)
     if "estimated maximum model length" in fact["printed"]:
         return longest(fact)

@@ -7,8 +7,10 @@ The oracle for layers and weights is transformers: test_config_oracle.py.
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from viz_engine import config, kv
+from viz_engine import config, kv, memory, reserve
 from viz_engine.text import UserError
 
 LLAMA = {
@@ -228,3 +230,41 @@ def test_golden_bytes_per_token_of_presets() -> None:
     for name, kib in golden.items():
         layers = config.preset(name).layers
         assert sum(kv.row_bytes(x, "bf16", "bf16").total for x in layers) == kib * 1024
+
+
+# --- whatever stands in a file --------------------------------------------------------------
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 2**40),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+    st.lists(st.one_of(st.integers(-2, 200), st.text(max_size=5), st.none()), max_size=6),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
+NAMES = sorted(
+    {key for row in config.preset_table().values() for key in row["config"]}
+    | {"block_configs", "per_layer_config", "linear_attn_config", "attn_config", "vision_config"}
+    | {"num_key_value_heads_per_layer", "layers_block_type", "hybrid_override_pattern"}
+    | {"attn_layer_period", "full_attention_interval", "no_rope_layers", "attention_chunk_size"}
+    | {"num_kv_shared_layers", "global_head_dim", "mamba_d_state", "cross_attention_layers"}
+)
+
+
+@given(
+    preset=st.sampled_from(sorted(config.preset_table())),
+    changes=st.dictionaries(st.sampled_from(NAMES), VALUES, min_size=1, max_size=3),
+)
+@settings(max_examples=400, deadline=None)
+def test_any_value_is_read_or_refused_with_a_sentence(preset: str, changes: dict) -> None:
+    try:
+        found = config.read(config.preset_table()[preset]["config"] | changes)
+        memory.plan(found, reserve.Settings(context_len=4096, engine="vllm", tp=2))
+    except UserError as error:
+        assert "no text for" not in str(error)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"text_config": {}}', '{"text_config": []}'])
+def test_empty_objects_are_refused(text: str) -> None:
+    assert refusal(text)

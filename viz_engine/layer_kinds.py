@@ -79,10 +79,12 @@ ONE_SHIFT = ("rwkv6qwen2", "arwkv7")  # RWKV with one token shift a layer in pla
 
 def num_layers_of(keys: Keys) -> int:
     """Layers of the language model: by a key, else as many as a list or pattern describes."""
+    if keys.config.get("is_encoder_decoder") and keys.has("decoder_layers", "num_decoder_layers"):
+        return keys.needed("num_layers", ("decoder_layers", "num_decoder_layers"), most=MAX_LAYERS)
     if keys.find(*LAYERS)[0] is None:
         name, listed = keys.listed(*LISTS)
         name, listed = (name, listed) if name else keys.find(*PATTERNS)[:2]
-        if listed:
+        if isinstance(listed, list | str) and listed:
             num = whole(name, len(listed), most=MAX_LAYERS)
             keys.note("num_layers", num, f"length of {name}")
             return num
@@ -109,7 +111,7 @@ def kinds_of(keys: Keys, num_layers: int, warnings: list[Message]) -> list[str]:
 def _explicit(keys: Keys, num_layers: int) -> tuple[list[str], str] | None:
     """From a list or a string with an entry a layer, or from the numbers of some layers."""
     name, listed = keys.listed(*LISTS)
-    if name is not None and all(isinstance(entry, str) for entry in listed):
+    if name is not None:
         if name == "block_types" and listed:  # a pattern that repeats
             listed = [listed[i % len(listed)] for i in range(num_layers)]
         return [_named(entry, name) for entry in _cut(keys, name, listed, num_layers)], name
@@ -425,7 +427,7 @@ def _state_layer(keys: Keys, hidden: int) -> LayerSpec:
         )
         width = 2 * keys_n * dk + values * dv
         return _state(width, kernel or 4, values * dk * dv)
-    if (linear := keys.config.get("linear_attn_config")) is not None:  # Kimi delta attention
+    if isinstance(linear := keys.config.get("linear_attn_config"), dict):  # Kimi delta attention
         heads, dim = (whole(name, linear.get(name)) for name in ("num_heads", "head_dim"))
         kernel = whole("short_conv_kernel_size", linear.get("short_conv_kernel_size", 4))
         return _state(3 * heads * dim, kernel, heads * dim * dim)
@@ -531,9 +533,11 @@ def _image_tokens(outer: Mapping[str, object]) -> int | None:
     return tiles * ((image // patch) ** 2 + 1)
 
 
-def _named(entry: str, key: str) -> str:
-    if entry not in NAMES:
-        raise UserError("error.size_layer_kind", key=key, kind=entry[:40])
+def _named(entry: object, key: str) -> str:
+    if key == "attn_type_list" and entry in (0, 1):
+        return FULL if entry else STATE
+    if not isinstance(entry, str) or entry not in NAMES:
+        raise UserError("error.size_layer_kind", key=key, kind=str(entry)[:40])
     return NAMES[entry]
 
 

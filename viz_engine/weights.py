@@ -25,6 +25,8 @@ FORMATS = {
     "int8": 8.0,
     "int4": 4.0,
     "int2": 2.0,
+    "awq": 4 + 20 / 128,  # a 16-bit scale and a 4-bit zero for 128 weights
+    "gptq": 4 + 20 / 128,
     "nvfp4": 4.5,
     "mxfp4": 4.25,
     "q8_0": 8.5,
@@ -41,7 +43,7 @@ FORMATS = {
     "iq1_m": 2.15,
 }
 ALIASES = {"float32": "f32", "fp32": "f32", "bfloat16": "bf16", "float16": "f16", "fp16": "f16"}
-ALIASES |= {"fp8_e4m3": "fp8", "awq": "int4", "gptq": "int4"}
+ALIASES |= {"fp8_e4m3": "fp8"}
 MIB = 1024**2
 
 
@@ -70,6 +72,11 @@ class WeightGroup:
     @property
     def num_weights(self) -> int:
         return self.size * self.count
+
+    @property
+    def stays_wide(self) -> bool:
+        """Whether quantising servers leave it in 16 bits: no matrix of a layer."""
+        return len(self.shape) == 1 or self.split == "vocab" or "router" in self.name
 
     @property
     def num_active(self) -> int:
@@ -118,11 +125,15 @@ def allocated_bytes(
     groups: tuple[WeightGroup, ...], bits: float, tp: int, rope_cache_numbers: int = 0
 ) -> int:
     """What torch's allocator counts for them, and for the rotary table of 16-bit cos and sin: what
-    vLLM prints as "Model loading took". Tensors are rounded to 512 bytes; one of 10 MiB and more
-    takes whole segments of 2 MiB unless more than 1 MiB would be left over (CUDACachingAllocator:
+    vLLM prints as "Model loading took". Tables, routers, norms and biases stay in 16 bits where
+    the rest is quantised. Tensors are rounded to 512 bytes; one of 10 MiB and more takes whole
+    segments of 2 MiB unless more than 1 MiB would be left over (CUDACachingAllocator:
     kMinLargeAlloc, kRoundLarge, kSmallSize)."""
-    total = sum(_allocated(round(g.rank_size(tp) * bits / 8)) * g.count for g in groups)
-    return total + _allocated(rope_cache_numbers * 2)
+    total = _allocated(rope_cache_numbers * 2)
+    for group in groups:
+        kept = max(bits, 16.0) if group.stays_wide else bits
+        total += _allocated(round(group.rank_size(tp) * kept / 8)) * group.count
+    return total
 
 
 def _allocated(num_bytes: int) -> int:
