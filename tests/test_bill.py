@@ -54,6 +54,10 @@ def choose(name: str = "llama-3.1-8b", device: str = "NVIDIA H100 80 GB SXM", **
     )
 
 
+def english(key: str, /, **params: object) -> str:
+    return t(key, "en", **params)
+
+
 @pytest.mark.parametrize("engine", engines.ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parts_of_a_bar_add_up_to_the_plan(name: str, engine: str) -> None:
@@ -117,9 +121,17 @@ def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> Non
     assert served.paged.users > 2 * served.reserved.users
 
 
+def test_where_nothing_fits_nobody_is_served_and_the_reason_is_said() -> None:
+    full = bill.make(choose("llama-3.3-70b", engine="vllm"))
+    (card,) = bill_words.service_cards(full, bill.service(full), 1.0, english)
+    assert card.value == "-" and "fits" in card.note
+
+
 def test_without_a_bandwidth_there_is_no_time_and_no_user() -> None:
     found = bill.make(replace(choose(), device=hardware.this_machine()))
     assert found.ttft is None and found.itl is None and bill.service(found).paged is None
+    (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english)
+    assert card.value == "-" and "bandwidth" in card.note
 
 
 @given(

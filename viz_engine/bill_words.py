@@ -412,7 +412,9 @@ def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[
     """Who is served by all copies, and how many requests are in flight at `rate` a second."""
     load, copies = found.choice.load, found.choice.num_replicas
     if service.paged is None:
-        return [Number(label=say("mem.card.users"), value="-", note=say("mem.no_bandwidth"))]
+        known = found.choice.device.bandwidth is not None
+        note = say("mem.none_fits" if known else "mem.no_bandwidth")
+        return [Number(label=say("mem.card.users"), value="-", tag=say("mem.predicted"), note=note)]
     paged, answer = service.paged, time_text(service.duration_s)
     held = say(
         "mem.formula.held",
