@@ -257,7 +257,7 @@ def time_lines(found: Bill, time: StepTime, say: Say) -> list[str]:
                 time=time_text(time.compute_s),
             )
         )
-        lines.append(say("mem.formula.time_bound"))
+        lines.append(say("mem.formula.time_bound", which=say(f"mem.bound.{time.bound_by}")))
     else:
         lines.append(say("mem.formula.time_unknown"))
     shares = {"memory": capacity.BANDWIDTH_SHARE, "compute": capacity.COMPUTE_SHARE}
