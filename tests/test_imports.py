@@ -26,7 +26,7 @@ GROUPS = (
     ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
     ("charts", "markup", "bill_words", "bill_figures", "evidence", "kv_matrix"),
-    ("live_bench", "bench_report", "contenders", "bench"),
+    ("live_bench", "memory_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
 # At their top:

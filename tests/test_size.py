@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from viz_engine import config
+from viz_engine import config, memory_bench
 from viz_engine.__main__ import main
 from viz_engine.size import size
 from viz_engine.text import UserError
@@ -106,3 +106,11 @@ def test_it_works_without_torch() -> None:
         "assert not {'torch', 'transformers', 'streamlit'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
+
+
+def test_the_bench_times_four_models(capsys: pytest.CaptureFixture) -> None:
+    assert len(memory_bench.recompute_ms(2)) == 2
+    main(["bench", "--memory", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["target_ms"] == 20 and len(told["models"]) == 4
+    assert told["met"] == (told["median_ms"] < 20)

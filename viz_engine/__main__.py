@@ -1,4 +1,4 @@
-"""The command line: `python -m viz_engine record`, `size`, `bench`, `bench --live`.
+"""The command line: `python -m viz_engine record`, `size`, `bench`, `bench --live`, `--memory`.
 
 Progress goes to stderr. What a visitor can put right is one sentence and exit code 2.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from viz_engine import checks, command, hardware, live_bench, size
+from viz_engine import checks, command, hardware, live_bench, memory_bench, size
 from viz_engine.events import RunFinished, RunLog, RunStarted, StepFinished, to_line
 from viz_engine.text import Message, UserError
 
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="the engine, few repeats")
     bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
     bench.add_argument("--live", action="store_true", help="the page instead of the engine")
+    bench.add_argument("--memory", action="store_true", help="the calculator instead")
     live_bench.add_arguments(bench.add_argument_group("of --live, and --json of both"))
     bench.set_defaults(do=_bench)
     return parser
@@ -80,6 +81,8 @@ def _record(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace) -> int:
     if args.live:
         return live_bench.run(args)
+    if args.memory:
+        return memory_bench.run(args)
     hardware.share_cores()
     from viz_engine import bench
 

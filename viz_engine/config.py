@@ -28,9 +28,10 @@ DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_la
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelConfig:
-    """A model as its config describes it. Lengths in tokens, sizes in numbers."""
+    """A model as its config describes it. Lengths in tokens, sizes in numbers. Compared and hashed
+    by identity: what was read once is read often."""
 
     name: str
     model_type: str
@@ -46,6 +47,7 @@ class ModelConfig:
     dtype: str  # of weights and cache unless asked otherwise: a name in kv.FORMATS
     recurrent_format: str  # of the recurrent part of a state where an engine follows the config
     weights: tuple[weights.WeightGroup, ...] | None  # None: the file does not say enough
+    mlp_width: int  # of the widest MLP that a token passes through
     rope_cache_numbers: int  # cos and sin for every position, which engines hold beside the weights
     derivations: tuple[Derivation, ...]
     warnings: tuple[Message, ...] = ()
@@ -109,6 +111,7 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         dtype=dtype,
         recurrent_format=layer_kinds.recurrent_format(keys, layers, dtype),
         weights=described,
+        mlp_width=weights.widest(described or ()) or 4 * hidden,
         rope_cache_numbers=layer_kinds.rope_cache_numbers(keys, layers, context),
         derivations=tuple(keys.derivations),
         warnings=tuple(warnings),

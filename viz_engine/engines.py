@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from viz_engine import kv
 from viz_engine.config import ModelConfig
@@ -106,6 +107,7 @@ class VllmPool:
         return int(self.concurrency(num_blocks) * max_model_len)
 
 
+@lru_cache(maxsize=1024)
 def vllm_pool(
     model: ModelConfig,
     *,

@@ -7,6 +7,7 @@ Try it: `python -c "from viz_engine import kv; print(kv.num_bytes(1024, 'q8_0'))
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from viz_engine.spec import LayerSpec
 from viz_engine.text import UserError
@@ -68,6 +69,7 @@ ALIASES = {
 KV_FORMATS = tuple(name for name in FORMATS if name not in ("int2", "mxfp4"))
 
 
+@lru_cache(maxsize=256)
 def format_name(name: str) -> str:
     """The name in FORMATS of what an engine or a config calls a number type. Raises UserError."""
     key = name.strip().lower()

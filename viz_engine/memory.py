@@ -17,6 +17,7 @@ Try it: `python -m viz_engine size --model llama-3.1-8b --context 32768 --sequen
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from viz_engine import cost, engines, kv, reserve, weights
 from viz_engine.config import ModelConfig
@@ -295,35 +296,47 @@ def _exact(kind: str, num_bytes: int, formula: Message) -> Part:
 
 
 def _weights_part(model: ModelConfig, settings: Settings) -> Part:
-    """Parameters x bits, shared over the ranks; exact in number where the config tells them."""
-    bits = weights.bits_of(settings.weight_format, model.dtype)
-    num = settings.num_parameters or model.num_parameters
+    return _weights(
+        model,
+        settings.weight_format,
+        settings.num_parameters,
+        settings.tp,
+        settings.pp,
+        settings.engine == "vllm",
+    )
+
+
+@lru_cache(maxsize=256)
+def _weights(
+    model: ModelConfig, name: str, asked: int | None, tp: int, pp: int, allocated: bool
+) -> Part:
+    """Parameters x bits, shared over the ranks; with the number format's own scales where it has
+    them, and as torch's allocator rounds where it is vLLM that loads them."""
+    bits = weights.bits_of(name, model.dtype)
+    num = asked or model.num_parameters
     if num is None:
         return _exact("weights", 0, Message(key="size.formula_no_weights"))
-    params = {"parameters": f"{num:,}", "bits": f"{bits:g}", "ranks": settings.tp * settings.pp}
-    if model.weights is None or settings.num_parameters:
-        total = round(num * bits / 8 / settings.tp / settings.pp)
-    elif settings.engine == "vllm":
-        groups = _stage_weights(model, settings)
-        total = weights.allocated_bytes(groups, bits, settings.tp, model.rope_cache_numbers)
-        params["allocated"] = f"{total:,}"
-        return _exact("weights", total, Message(key="size.formula_weights_vllm", params=params))
+    params = {"parameters": f"{num:,}", "bits": f"{bits:g}", "ranks": tp * pp}
+    key = "size.formula_weights"
+    if model.weights is None or asked:
+        total = round(num * bits / 8 / tp / pp)
+    elif allocated:
+        key, groups = "size.formula_weights_vllm", _stage_weights(model, pp)
+        total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers)
     else:
-        total = weights.rank_bytes(_stage_weights(model, settings), bits, settings.tp)
-    params["total"] = f"{total:,}"
-    return _exact("weights", total, Message(key="size.formula_weights", params=params))
+        total = weights.rank_bytes(_stage_weights(model, pp), bits, tp)
+    return _exact("weights", total, Message(key=key, params=params | {"total": f"{total:,}"}))
 
 
-def _stage_weights(model: ModelConfig, settings: Settings) -> tuple[weights.WeightGroup, ...]:
+def _stage_weights(model: ModelConfig, pp: int) -> tuple[weights.WeightGroup, ...]:
     """The tensors of the stage that holds most: its share of every kind of layer, the tables."""
-    layers = max(len(s) for s in engines.stage_layers(model.layers, settings.pp))
-    groups = []
-    for group in model.weights:
-        count = group.count
-        if group.per_layer and settings.pp > 1:
-            count = -(-count * layers // model.num_layers)
-        groups.append(replace(group, count=count))
-    return tuple(groups)
+    if pp == 1:
+        return model.weights
+    layers = max(len(s) for s in engines.stage_layers(model.layers, pp))
+    return tuple(
+        replace(g, count=-(-g.count * layers // model.num_layers)) if g.per_layer else g
+        for g in model.weights
+    )
 
 
 def _activation_bytes(model: ModelConfig, settings: Settings) -> tuple[int, int, int]:
@@ -336,8 +349,7 @@ def _activation_bytes(model: ModelConfig, settings: Settings) -> tuple[int, int,
     2.1 for one that profiles fewer sequences (llm-d-planner, empirical-vllm-memory-results).
     """
     tokens = _batched_tokens(settings)
-    widest = weights.widest(model.weights or ()) or 4 * model.hidden_size
-    stream = tokens * (2 * model.hidden_size + 2 * -(-widest // settings.tp)) * 2
+    stream = tokens * (2 * model.hidden_size + 2 * -(-model.mlp_width // settings.tp)) * 2
     vocab = model.vocab_size or 0
     if settings.engine == "vllm":
         return tuple(stream + rows * vocab * 36 for rows in (256, 768, 1024))

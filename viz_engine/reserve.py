@@ -56,7 +56,21 @@ class KindRow:
     rows: int
     state_bytes: int
     num_bytes: int
-    formula: Message
+    num_sequences: int
+
+    @property
+    def formula(self) -> Message:
+        """How `num_bytes` came about, with the numbers filled in."""
+        key = "size.formula_state" if self.kind == "state" else "size.formula_rows"
+        params = {
+            "layers": self.num_layers,
+            "rows": f"{self.rows:,}",
+            "row_bytes": f"{self.row_bytes:,}",
+            "state_bytes": f"{self.state_bytes:,}",
+            "sequences": f"{self.num_sequences:,}",
+            "total": f"{self.num_bytes:,}",
+        }
+        return Message(key=key, params=params)
 
 
 def check_settings(model: ModelConfig, settings: Settings) -> None:
@@ -224,15 +238,6 @@ def _row(
     total: int,
     settings: Settings,
 ) -> KindRow:
-    key = "size.formula_state" if kind == "state" else "size.formula_rows"
-    params = {
-        "layers": num_layers,
-        "rows": f"{rows:,}",
-        "row_bytes": f"{row_bytes:,}",
-        "state_bytes": f"{state_bytes:,}",
-        "sequences": f"{settings.num_sequences:,}",
-        "total": f"{total:,}",
-    }
     return KindRow(
         kind=kind,
         num_layers=num_layers,
@@ -241,5 +246,5 @@ def _row(
         rows=rows,
         state_bytes=state_bytes,
         num_bytes=total,
-        formula=Message(key=key, params=params),
+        num_sequences=settings.num_sequences,
     )
