@@ -326,9 +326,18 @@ def model_caption() -> None:
         lines.append(
             f"{plain(found.field)} = {plain(str(found.value))} · {how} {plain(found.source)}"
         )
-    missing = st.columns(2)
+    if model.num_parameters is None or lacks_cross_len(model):
+        missing_sizes(model)
+    text = plain(bill_words.model_line(model, say))
+    link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
+    st.caption(text + link, help="\n\n".join(lines))
+
+
+def missing_sizes(model: ModelConfig) -> None:
+    """Boxes for what the config does not say."""
+    left, right = st.columns(2)
     if model.num_parameters is None:
-        missing[0].number_input(
+        left.number_input(
             say("mem.parameters"),
             0.001,
             1e5,
@@ -338,12 +347,9 @@ def model_caption() -> None:
             **KEEP,
         )
     if lacks_cross_len(model):
-        missing[1].number_input(
+        right.number_input(
             say("mem.cross"), 1, 10**7, step=1, key="mem_cross", help=say("mem.cross_help"), **KEEP
         )
-    text = plain(bill_words.model_line(model, say))
-    link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
-    st.caption(text + link, help="\n\n".join(lines))
 
 
 # ---- what the page shows -----------------------------------------------------------------------
