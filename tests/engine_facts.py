@@ -197,7 +197,7 @@ def available_bytes(fact: dict) -> int:
 
 def kv_total(fact: dict) -> float:
     s, engine = fact["settings"], fact["engine"]
-    if "llama.cpp" in engine:
+    if "llama.cpp" in engine or "kobold" in engine:
         cache = llama(fact)
         part = s.get("part")
         return {"full": cache.full_bytes, "swa": cache.window_bytes}.get(part, cache.kv_bytes)

@@ -65,6 +65,10 @@ def refusal(source: object) -> str:
             json.dumps({"model_type": "vit", "image_size": 224, "num_hidden_layers": 12}),
             "pictures or sound",
         ),
+        (
+            json.dumps({"model_type": "clip", "text_config": LLAMA, "vision_config": {}}),
+            "pictures or sound",
+        ),
         (json.dumps({"model_type": "x"}), "num_hidden_layers"),
         (json.dumps(without("hidden_size", "model_type")), "None of these keys"),
         (json.dumps(without("num_attention_heads", "model_type")), "None of these keys"),

@@ -21,6 +21,8 @@ from viz_engine.text import Message, UserError
 
 PRESETS = Path(__file__).resolve().parent.parent / "assets" / "presets"
 DIFFUSION = ("_class_name", "_diffusers_version", "block_out_channels", "unet_config")
+# Types of several parts that match pictures or sounds with text, and write none.
+PICTURES = ("clip", "siglip", "siglip2", "chinese_clip", "clipseg", "clap", "owlvit", "owlv2")
 ADAPTER = ("peft_type", "base_model_name_or_path", "lora_alpha")
 MAIN = ("num_layers", "hidden_size", "num_query_heads", "num_kv_heads", "head_dim", "window")
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
@@ -127,10 +129,11 @@ def _language_part(config: Mapping[str, object]) -> Mapping[str, object]:
         raise UserError("error.size_adapter", base=base)
     if any(key in config for key in DIFFUSION):
         raise UserError("error.size_diffusion")
-    found = _nested(config, 3)
+    found = None if config.get("model_type") in PICTURES else _nested(config, 3)
     if found is not None:
         return found
-    if any(key in config for key in ("image_size", "patch_size", "num_channels", "num_mel_bins")):
+    names = ("image_size", "patch_size", "num_channels", "num_mel_bins", "vision_config")
+    if any(key in config for key in names):
         raise UserError("error.size_vision", model_type=str(config.get("model_type"))[:60])
     return config
 

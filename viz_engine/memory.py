@@ -420,6 +420,8 @@ def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
         found.append(Message(key="size.warn_replicated", params=params))
     if settings.tp > 1 and any(layer.kind == "latent" for layer in model.layer_counts):
         found.append(Message(key="size.warn_latent", params={"tp": settings.tp}))
+    if settings.engine == "sglang" and any(layer.window for layer in model.layer_counts):
+        found.append(Message(key="size.warn_sglang"))
     cross = [x for x in (*model.layers, *model.cross_layers) if x.kind == "cross"]
     if any(layer.fixed_len is None for layer in cross) and settings.cross_len is None:
         found.append(Message(key="size.warn_cross"))
