@@ -38,7 +38,7 @@ READ = set(
     + config.DRAFT_LAYERS
 )
 # Every other key that is looked up by name in the three modules.
-SOURCES = ("config", "layer_kinds", "weights")
+SOURCES = ("config", "layer_kinds", "layer_rows", "weights")
 SKIP = {"layer_types", "dtype", "attention_layers", "bias", "_name_or_path", "model_type"}
 
 

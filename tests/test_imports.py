@@ -15,6 +15,7 @@ GROUPS = (
         "config_keys",
         "weights",
         "layer_kinds",
+        "layer_rows",
         "config",
         "kv",
         "engines",
