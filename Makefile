@@ -1,11 +1,12 @@
 # make run: everything, then the app on http://localhost:8501
 # make test: the same set-up, then lint and every test
 # make architectures: compare every type of model with transformers, and write ARCHITECTURES.md
+# make defaults: ask transformers' configuration classes, and write assets/config_defaults.json
 PYTHON ?= python3
 PORT ?= 8501
 BIN := .venv/bin
 
-.PHONY: run test bench architectures clean
+.PHONY: run test bench architectures defaults clean
 
 run: .venv/.app
 	$(BIN)/streamlit run app.py --server.port $(PORT)
@@ -20,6 +21,9 @@ bench: .venv/.dev
 
 architectures: .venv/.dev
 	$(BIN)/python tests/architectures.py
+
+defaults: .venv/.dev
+	$(BIN)/python tests/config_defaults.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache tests/output

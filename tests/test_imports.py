@@ -11,17 +11,30 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
-    ("metrics", "memory", "checks", "command"),
+    (
+        "config_keys",
+        "weights",
+        "layer_kinds",
+        "layer_rows",
+        "config",
+        "kv",
+        "engines",
+        "reserve",
+        "logs",
+        "config_files",
+    ),
+    ("metrics", "memory", "size", "capacity", "bill", "bill_link", "residual", "checks", "command"),
     ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
-    ("kv_matrix",),
-    ("live_bench", "bench_report", "contenders", "bench"),
+    ("charts", "markup", "bill_words", "bill_figures", "evidence", "kv_matrix"),
+    ("live_bench", "memory_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
 # At their top:
 TORCH_USERS = {"attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"}
 TORCH_USERS |= {"contenders", "bench"}
 TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
+PLOTLY_USERS = {"charts"}
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}
 
@@ -85,6 +98,8 @@ def test_imports_only_go_down(path: Path) -> None:
             assert module in TORCH_USERS or (module in TORCH_LATE and not at_top), module
         elif root == "streamlit":
             assert module in STREAMLIT_USERS, f"{module} imports streamlit"
+        elif root == "plotly":
+            assert module in PLOTLY_USERS, f"{module} imports plotly"
 
 
 def test_every_module_is_in_the_table() -> None:

@@ -528,3 +528,15 @@ def test_routes_follow_the_base_path() -> None:
         "/a/b/api/runs/{run_id}/ws",
     }
     assert routes.routes()[0].path == "/api/ping"
+
+
+def test_a_session_finds_its_own_finished_runs_and_the_one_it_shows() -> None:
+    world = World()
+    mine, other, shown = (world.registry.add_log(recorded(steps=2)) for _ in range(3))
+    mine.session_id, other.session_id = "me", "somebody else"
+    shipped = world.registry.add_log(recorded(steps=2), run_id="recorded-x")
+    world.submit("me")  # not finished
+    assert world.registry.runs_of("me") == [mine]
+    assert world.registry.runs_of("me", shown.id) == [shown, mine]
+    assert world.registry.runs_of("me", shipped.id) == [mine]
+    assert world.registry.runs_of("me", "no such run") == [mine]

@@ -333,6 +333,15 @@ class Registry:
                     return run
         return None
 
+    def runs_of(self, session_id: str, shown_id: str | None = None) -> list[Run]:
+        """Finished runs with steps that a session made or shows, newest first."""
+        with self._lock:
+            runs = [run for run in self._runs.values() if run.session_id == session_id]
+            shown = self._runs.get(shown_id or "")
+        if shown is not None and shown not in runs and not shown.id.startswith("recorded-"):
+            runs.append(shown)
+        return [run for run in reversed(runs) if run.finished and run.log.steps]
+
     def subscribe(self, run: Run, wake: Callable[[], None]) -> None:
         run.subscribe(wake)
 

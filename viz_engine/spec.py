@@ -22,8 +22,11 @@ class LayerSpec:
     `value_dim`), a state of constant size, both, or nothing.
 
     Kinds: full (all rows), sliding and chunked (the last `window` positions), latent (one
-    compressed row for all heads: `key_dim` and `value_dim` are its two parts), state (no rows),
-    shared (reads the rows of layer `shares`), none (no attention, or nothing kept).
+    compressed row for all heads: `key_dim` and `value_dim` are its two parts), cross (rows of an
+    image or of an encoder, `fixed_len` of them), state (no rows), shared (reads the rows of layer
+    `shares`), none (no attention, or nothing kept).
+
+    A probed layer says its state in bytes, one that was read from a config in numbers.
     """
 
     num_kv_heads: int
@@ -33,6 +36,13 @@ class LayerSpec:
     window: int | None = None  # positions that a query attends to, its own included
     state_bytes: int = 0  # of one sequence, whatever its length
     shares: int | None = None
+    fixed_len: int | None = None  # of cross: rows whatever the text's length; None: not known
+    conv_elements: int = 0  # of the state: the last inputs of a short convolution, token shifts
+    conv_width: int = 0  # of the state: numbers that one more input of the convolution takes
+    recurrent_elements: int = 0  # of the state: what the recurrence carries
+    expanded_key_elements: int = 0  # of latent: K of all heads, for engines that unfold it
+    expanded_value_elements: int = 0
+    index_dim: int = 0  # of latent: key of the indexer that picks the rows to attend to
 
     @property
     def row_elements(self) -> int:

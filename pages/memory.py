@@ -1,0 +1,603 @@
+"""The memory page: what a model's weights and cache take, what fits, how many it serves.
+
+Everything under the title is one fragment: a slider draws it again and leaves the rest alone.
+"""
+
+from pathlib import Path
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from viz_engine import (
+    bill,
+    bill_figures,
+    bill_link,
+    bill_words,
+    charts,
+    config,
+    config_files,
+    engines,
+    evidence,
+    hardware,
+    kv,
+    live,
+    logs,
+    markup,
+    residual,
+    weights,
+)
+from viz_engine.bill import Bill, Choice
+from viz_engine.capacity import Load
+from viz_engine.config import ModelConfig
+from viz_engine.events import RunLog
+from viz_engine.reserve import Settings
+from viz_engine.text import Message, UserError, t
+
+RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
+KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
+SAME = "same"  # V in the format of K
+APART = ("exact", "llama.cpp")  # engines that can keep V in another format than K
+OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
+MAX_PINNED = 3
+FIRST_MODEL = "llama-3.1-8b"
+FIRST = {
+    "mem_model": FIRST_MODEL,
+    "mem_context": 8192,
+    "mem_sequences": 16,
+    "mem_weights": "auto",
+    "mem_k": "auto",
+    "mem_v": SAME,
+    "mem_engine": "vllm",
+    "mem_tp": 1,
+    "mem_pp": 1,
+    "mem_gpu": "NVIDIA H100 80 GB SXM",
+    "mem_count": 1,
+    "mem_parameters": None,
+    "mem_cross": None,
+    "mem_section": "curves",
+    "mem_image": "png",
+    "mem_prompt_len": 2048,
+    "mem_output_len": 512,
+    "mem_think": 30,
+    "mem_rate": 1.0,
+}
+FIELDS = {  # of Settings -> key in the session
+    "context_len": "mem_context",
+    "num_sequences": "mem_sequences",
+    "kv_format": "mem_k",
+    "v_format": "mem_v",
+    "weight_format": "mem_weights",
+    "tp": "mem_tp",
+    "pp": "mem_pp",
+    "engine": "mem_engine",
+}
+OPTIONS = {
+    "mem_context": bill.CONTEXT_LENS,
+    "mem_sequences": bill.SEQUENCES,
+    "mem_k": ("auto", *kv.KV_FORMATS),
+    "mem_v": (SAME, *kv.KV_FORMATS),
+    "mem_weights": ("auto", *weights.FORMATS),
+    "mem_tp": (1, 2, 4, 8, 16, 32),
+    "mem_pp": (1, 2, 4, 8, 16),
+    "mem_engine": engines.ENGINES,
+    "mem_count": bill.GPU_COUNTS,
+}
+PRODUCTS = {  # names that are not translated
+    "transformers": "transformers",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llama.cpp": "llama.cpp",
+    "tensorrt-llm": "TensorRT-LLM",
+}
+LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+PAUSES = (0, 5, 10, 20, 30, 60, 120, 300, 600)
+RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
+
+language = st.session_state.language
+registry = live.registry()
+session_id = get_script_run_ctx().session_id
+state = st.session_state
+
+
+def say(key: str, /, **params: object) -> str:
+    return t(key, language, **params)
+
+
+def plain(text: str) -> str:
+    """Text as text in a place that reads Markdown."""
+    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)
+
+
+# ---- what is chosen ----------------------------------------------------------------------------
+
+
+def first_values() -> None:
+    """A new session begins with an example, or with what its link names."""
+    fresh = "mem_model" not in state
+    for key, value in FIRST.items():
+        state.setdefault(key, value)
+    state.setdefault("mem_pinned", [])
+    if fresh and "model" in st.query_params:
+        take_link()
+
+
+def take_link() -> None:
+    """Take what a link names; say what it names that is not known."""
+    keys = {key: FIELDS[name] for key, name in bill_link.LINK.items()}
+    keys |= {"model": "mem_model", "gpu": "mem_gpu", "n": "mem_count"}
+    offered = {key: OPTIONS[name] for key, name in keys.items() if name in OPTIONS}
+    offered |= {"model": tuple(config.preset_table()), "gpu": device_names()}
+    found, wrong = bill_link.from_query(dict(st.query_params), offered)
+    for key, value in found.items():
+        state[keys[key]] = value
+    if wrong:
+        state.mem_notice = Message(key="mem.error_link", params={"names": ", ".join(wrong)})
+
+
+def device_names() -> tuple[str, ...]:
+    return ("", *(device.name for device in hardware.devices()))
+
+
+def model_chosen() -> tuple[str, ModelConfig]:
+    """The chosen model and its name. Raises UserError."""
+    if state.mem_model == OWN:
+        return state.mem_own
+    model = config.preset(state.mem_model)
+    return model.name, model
+
+
+def choice() -> Choice:
+    """What the boxes hold. Raises UserError."""
+    fields = {name: state[key] for name, key in FIELDS.items()}
+    if fields["v_format"] == SAME or state.mem_engine not in APART:
+        fields["v_format"] = None
+    _, model = model_chosen()
+    if model.num_parameters is None and state.mem_parameters:
+        fields["num_parameters"] = int(state.mem_parameters * 1e9)
+    if lacks_cross_len(model):
+        fields["cross_len"] = state.mem_cross
+    found = Choice(
+        model=model,
+        settings=Settings(**fields),
+        device=hardware.device(state.mem_gpu) if state.mem_gpu else hardware.this_machine(),
+        num_devices=state.mem_count,
+        load=Load(
+            prompt_len=state.mem_prompt_len,
+            output_len=state.mem_output_len,
+            think_s=float(state.mem_think),
+        ),
+    )
+    bill.check(found)
+    return found
+
+
+def lacks_cross_len(model: ModelConfig) -> bool:
+    """Whether layers look at an image or encoder whose length the config does not say."""
+    every = (*model.layers, *model.cross_layers)
+    return any(layer.kind == "cross" and layer.fixed_len is None for layer in every)
+
+
+def take_own(text: str | bytes, name: str) -> None:
+    """Make a config.json of the visitor's the chosen model. A refusal is a sentence; what was there
+    stays."""
+    try:
+        model = config.read(text, name=name)
+    except UserError as error:
+        state.mem_notice = error.message
+        return
+    state.mem_own = (model.name, model)
+    state.mem_model = OWN
+    state.mem_notice = None
+
+
+def read_pasted() -> None:
+    take_own(state.mem_paste, "")
+
+
+def read_upload() -> None:
+    if state.mem_upload is not None:
+        take_own(state.mem_upload.getvalue(), state.mem_upload.name[:80])
+
+
+def read_named() -> None:
+    try:
+        if registry.limits.models is not None:
+            raise UserError("mem.error_hosted")
+        text = config_files.read_text(state.mem_where)
+    except UserError as error:
+        state.mem_notice = error.message
+        return
+    take_own(text, Path(state.mem_where.strip()).name[:80])
+
+
+def pin() -> None:
+    """Keep this choice beside the next ones."""
+    if len(state.mem_pinned) >= MAX_PINNED:
+        state.mem_notice = Message(key="mem.error_four")
+        return
+    try:
+        state.mem_pinned = [*state.mem_pinned, (model_chosen()[0], bill.make(choice()))]
+    except UserError as error:
+        state.mem_notice = error.message
+
+
+def unpin() -> None:
+    state.mem_pinned = []
+    state.mem_notice = None
+
+
+# ---- the band of boxes -------------------------------------------------------------------------
+
+
+def ask_band() -> None:
+    """Model, lengths and sequences; below them what they are kept in and on."""
+    top = st.columns([3.6, 1.9, 4.5, 3], gap="medium", vertical_alignment="bottom")
+    names = [*config.preset_table(), *([OWN] if "mem_own" in state else [])]
+    with top[0]:
+        choose("mem_model", "model", options=names, format_func=model_name)
+    with top[1].popover(say("mem.other"), icon=":material/upload_file:", width="stretch"):
+        other_model()
+    for box, name, values in (
+        (top[2], "context", bill.CONTEXT_LENS),
+        (top[3], "sequences", bill.SEQUENCES),
+    ):
+        box.select_slider(
+            say(f"mem.{name}"),
+            values,
+            key=f"mem_{name}",
+            format_func=charts.grouped,
+            help=say(f"mem.{name}_help"),
+            **KEEP,
+        )
+    model_caption()
+    boxes = st.columns([3.4, 1.1, 1.1, 1.1, 1.9, 1.6, 1.5, 1.6], gap="small")
+    with boxes[0]:
+        choose("mem_gpu", "gpu", options=device_names(), format_func=lambda n: n or say("mem.here"))
+    for box, name in zip(boxes[1:4], ("count", "tp", "pp"), strict=True):
+        with box:
+            choose(f"mem_{name}", name)
+    with boxes[4]:
+        choose("mem_engine", "engine", format_func=engine_name)
+    with boxes[5]:
+        choose("mem_weights", "weights")
+    with boxes[6]:
+        choose("mem_k", "k")
+    with boxes[7]:
+        same = say("mem.same")
+        choose(
+            "mem_v",
+            "v",
+            format_func=lambda v: same if v == SAME else v,
+            disabled=state.mem_engine not in APART,
+        )
+
+
+def choose(key: str, name: str, *, options=None, format_func=str, disabled: bool = False) -> None:
+    st.selectbox(
+        say(f"mem.{name}"),
+        OPTIONS[key] if options is None else options,
+        key=key,
+        format_func=format_func,
+        help=say(f"mem.{name}_help"),
+        disabled=disabled,
+        **KEEP,
+    )
+
+
+def engine_name(name: str) -> str:
+    return PRODUCTS.get(name) or say(f"mem.engine.{name}")
+
+
+def model_name(name: str) -> str:
+    return say("mem.own", name=state.mem_own[0]) if name == OWN else config.preset(name).name
+
+
+def other_model() -> None:
+    """A config.json of the visitor's own: pasted, opened, named."""
+    st.text_area(
+        say("mem.paste"),
+        key="mem_paste",
+        height=120,
+        max_chars=None,
+        help=say("mem.paste_help"),
+        placeholder='{"model_type": "llama", "num_hidden_layers": 32, …}',
+    )
+    st.button(say("mem.read"), key="mem_read", on_click=read_pasted)
+    st.file_uploader(say("mem.upload"), type=["json"], key="mem_upload", on_change=read_upload)
+    if registry.limits.models is None:
+        st.text_input(
+            say("mem.where"), key="mem_where", on_change=read_named, help=say("mem.where_help")
+        )
+
+
+def model_caption() -> None:
+    """What the chosen model is, and where each of its sizes comes from."""
+    try:
+        _, model = model_chosen()
+    except UserError as error:
+        st.caption(f":orange[{plain(error.message.text(language))}]")
+        return
+    source = config.preset_table().get(state.mem_model, {}).get("source", "")
+    lines = [f"{say('mem.source')}: {plain(source)}"] if source else []
+    lines.append(say("mem.provenance") + ":")
+    for found in model.derivations:
+        how = say(f"mem.how.{found.how}")
+        lines.append(
+            f"{plain(found.field)} = {plain(str(found.value))} · {how} {plain(found.source)}"
+        )
+    if model.num_parameters is None or lacks_cross_len(model):
+        missing_sizes(model)
+    text = plain(bill_words.model_line(model, say))
+    link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
+    st.caption(text + link, help="\n\n".join(lines))
+
+
+def missing_sizes(model: ModelConfig) -> None:
+    """Boxes for what the config does not say."""
+    left, right = st.columns(2)
+    if model.num_parameters is None:
+        left.number_input(
+            say("mem.parameters"),
+            0.001,
+            1e5,
+            step=0.1,
+            key="mem_parameters",
+            help=say("mem.parameters_help"),
+            **KEEP,
+        )
+    if lacks_cross_len(model):
+        right.number_input(
+            say("mem.cross"), 1, 10**7, step=1, key="mem_cross", help=say("mem.cross_help"), **KEEP
+        )
+
+
+# ---- what the page shows -----------------------------------------------------------------------
+
+
+def picture(name: str, drawn: bill_figures.Picture) -> None:
+    """A chart with its export button and a text for who cannot see it."""
+    figure, text = drawn
+    settings = charts.config(f"second-token-{name}", image=state.mem_image)
+    st.plotly_chart(figure, key=f"mem-chart-{name}", theme=None, config=settings, alt=text)
+
+
+def head(name: str, found: Bill, pinned: list[tuple[str, Bill]]) -> None:
+    """The bars, the eight numbers, the accidents."""
+    named = [(name, found), *pinned]
+    left, right = st.columns([5, 4], gap="medium")
+    with left:
+        widths = [4, 1.4, 1.2] if pinned else [5, 1.4]
+        title, keep, *clear = st.columns(widths, gap="small", vertical_alignment="center")
+        title.markdown(f"**{plain(say('mem.bar'))}**", help=say("mem.bar_help"))
+        keep.button(
+            say("mem.pin"), key="mem_pin", on_click=pin, help=say("mem.pin_help"), width="stretch"
+        )
+        if pinned:
+            clear[0].button(say("mem.unpin"), key="mem_unpin", on_click=unpin, width="stretch")
+        picture("memory", bill_figures.bars(named, say, theme()))
+        st.html(markup.notices(bill_words.accident_notices(found, say)))
+    right.html(markup.cards(bill_words.cards(found, say, language), two=True))
+    if pinned:
+        st.html(bill_words.compare_table(named, say))
+    for warning in found.plan.warnings:
+        st.caption(f"{say('mem.warn')}: {plain(warning.text(language))}")
+
+
+def theme() -> str:
+    return st.context.theme.type or "light"
+
+
+def curves(found: Bill) -> None:
+    """The cache against the context and against the sequences, the ceiling as a line."""
+    for column, name in zip(st.columns(2), ("context", "sequences"), strict=True):
+        with column:
+            picture(f"cache-{name}", bill_figures.curves(found, name, say, theme()))
+    st.caption(say("mem.curve.note"))
+
+
+def layers(found: Bill) -> None:
+    st.html(bill_words.layer_table(found, say, language))
+    st.caption(say("mem.layers_note"))
+
+
+def precision(found: Bill) -> None:
+    st.html(bill_words.precision_table(found, say, language))
+    st.caption(f"{say('mem.precision_note')} {plain(bill_words.precision_picture(say))}")
+
+
+def change(found: Bill) -> None:
+    options = bill.options(found)
+    st.caption(say("mem.change_fits" if found.fits else "mem.change_no"))
+    st.html(bill_words.options_table(options, found, say, language))
+    st.caption(say("mem.change_advice"))
+
+
+def users(found: Bill) -> None:
+    boxes = st.columns(4, gap="medium")
+    for box, key, name, values, show in (
+        (boxes[0], "mem_prompt_len", "prompt_len", LOAD_LENS, charts.grouped),
+        (boxes[1], "mem_output_len", "output_len", LOAD_LENS, charts.grouped),
+        (boxes[2], "mem_think", "think", PAUSES, lambda n: say("mem.seconds", n=n)),
+        (boxes[3], "mem_rate", "rate", RATES, lambda n: f"{n:g}"),
+    ):
+        box.select_slider(
+            say(f"mem.{name}"),
+            values,
+            key=key,
+            format_func=show,
+            help=say(f"mem.{name}_help"),
+            **KEEP,
+        )
+    shown = bill_words.service_cards(found, bill.service(found), state.mem_rate, say)
+    st.html(markup.cards(shown))
+    st.caption(say("mem.users_note_long"))
+
+
+def devices(found: Bill) -> None:
+    st.html(bill_words.device_table(found, hardware.devices(), say))
+    st.caption(say("mem.devices_note"))
+
+
+def link_of(found: Bill) -> dict[str, str]:
+    """The parameters of the page's address: a config.json of the visitor's own is not in it."""
+    query = bill_link.to_query(state.mem_model, state.mem_gpu, found.choice)
+    return {key: value for key, value in query.items() if value != OWN}
+
+
+def keep_address(found: Bill) -> None:
+    """Make the page's address that of the choice, so that a reload brings it back."""
+    query = link_of(found)
+    for key in bill_link.NAMES:
+        if key not in query and key in st.query_params:
+            del st.query_params[key]
+        elif key in query and st.query_params.get(key) != query[key]:
+            st.query_params[key] = query[key]
+
+
+def share(found: Bill) -> None:
+    """The link, the numbers as a table, and what the charts' buttons save."""
+    base = (st.context.url or "").partition("?")[0]
+    st.caption(say("mem.link"), help=say("mem.link_help"))
+    st.code(f"{base}?{bill_link.address(link_of(found))}", language=None)
+    one, two = st.columns(2)
+    one.download_button(
+        say("mem.csv"),
+        data=bill_link.to_csv([(model_chosen()[0], found), *state.mem_pinned]),
+        file_name="second-token-memory.csv",
+        mime="text/csv",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+    two.segmented_control(
+        say("mem.image"),
+        ["png", "svg"],
+        required=True,
+        key="mem_image",
+        format_func=str.upper,
+        help=say("mem.image_help"),
+        **KEEP,
+    )
+
+
+# ---- predicted and measured --------------------------------------------------------------------
+
+
+def runs_here() -> dict[str, tuple[live.Run, bool]]:
+    """Runs to look at, by their label: those of this tab, and those that ship."""
+    found = {}
+    for run in registry.runs_of(session_id, state.get("run_id")):
+        settings = run.log.started.settings
+        tokens = charts.grouped(max(run.log.num_rows or [0]))
+        label = say("mem.run_yours", tokens=tokens, dtype=settings.dtype)
+        found[f"{label} · {run.id[:4]}"] = (run, False)
+    for path in sorted(RECORDED.glob("*.jsonl")):
+        run_id = f"recorded-{path.stem}"
+        run = registry.get(run_id) or registry.add_log(
+            RunLog.read(path.read_bytes()), run_id=run_id
+        )
+        found[say(f"runs.recorded.{path.stem}")] = (run, True)
+    return found
+
+
+def measured(_: Bill) -> None:
+    """A real run's bytes beside the prediction, and its process as it really grew."""
+    runs = runs_here()
+    if not runs:
+        st.caption(say("mem.run_none"))
+        return
+    name = st.selectbox(say("mem.run"), list(runs), help=say("mem.run_help"), key="mem_run")
+    run, recorded = runs[name]
+    started = run.log.started
+    st.caption(
+        plain(
+            say(
+                "mem.run_where",
+                model=started.settings.model,
+                dtype=started.settings.dtype,
+                device=started.hardware.device,
+                machine=started.hardware.name,
+                when=started.started_at,
+            )
+        )
+    )
+    try:
+        found = residual.account(run.log, run.predicted)
+    except ValueError:
+        st.caption(say("mem.run_unknown"))
+        return
+    st.html(markup.cards(evidence.account_cards(found, say, recorded=recorded)))
+    picture("measured", bill_figures.run_memory(run.log, found, say, theme()))
+    st.caption(say("mem.rest_text"))
+
+
+def log(_: Bill) -> None:
+    """A server's start-up log: each capacity number recognised and set beside ours."""
+    text = st.text_area(say("mem.log"), key="mem_log", height=140, help=say("mem.log_help"), **KEEP)
+    if not text.strip():
+        return
+    name, model = model_chosen()
+    try:
+        found = logs.read(text)
+        lines = logs.compare(found, model)
+    except UserError as error:
+        st.warning(plain(error.message.text(language)), icon=":material/info:")
+        return
+    said = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
+    st.caption(
+        plain(
+            say(
+                "mem.log_found",
+                engine=engine_name(found.engine),
+                num=len(lines),
+                settings=said[:400] or say("mem.log_nothing_else"),
+                model=name,
+            )
+        )
+    )
+    st.html(evidence.log_table(lines, say, language))
+    st.caption(say("mem.log_note"))
+
+
+SHOW = {
+    "curves": curves,
+    "layers": layers,
+    "precision": precision,
+    "change": change,
+    "users": users,
+    "measured": measured,
+    "log": log,
+    "devices": devices,
+    "share": share,
+}
+
+
+@st.fragment
+def page() -> None:
+    with st.container(key="ask"):
+        ask_band()
+    if notice := state.get("mem_notice"):
+        st.warning(plain(notice.text(language)), icon=":material/info:")
+    try:
+        state.mem_last = (model_chosen()[0], bill.make(choice()))
+    except UserError as error:  # what was there stays
+        st.warning(plain(error.message.text(language)), icon=":material/info:")
+    if "mem_last" not in state:
+        return
+    name, found = state.mem_last
+    keep_address(found)
+    head(name, found, state.mem_pinned)
+    section = st.segmented_control(
+        say("mem.section"),
+        list(SHOW),
+        required=True,
+        key="mem_section",
+        format_func=lambda name: say(f"mem.section.{name}"),
+        label_visibility="collapsed",
+        **KEEP,
+    )
+    SHOW[section](found)
+
+
+first_values()
+page()

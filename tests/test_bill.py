@@ -1,0 +1,218 @@
+"""The memory page's numbers: parts that add up, links that come back, accidents that are found."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from viz_engine import (
+    bill,
+    bill_link,
+    bill_words,
+    charts,
+    config,
+    engines,
+    hardware,
+    kv,
+    memory,
+    weights,
+)
+from viz_engine.bill import Choice
+from viz_engine.capacity import Load
+from viz_engine.reserve import Settings
+from viz_engine.text import LANGUAGES, UserError, t
+
+NAMES = sorted(config.preset_table())
+OFFERED = {
+    "model": NAMES,
+    "gpu": [device.name for device in hardware.devices()],
+    "n": bill.GPU_COUNTS,
+    "ctx": bill.CONTEXT_LENS,
+    "seq": bill.SEQUENCES,
+    "kv": ("auto", *kv.KV_FORMATS),
+    "v": kv.KV_FORMATS,
+    "w": ("auto", *weights.FORMATS),
+    "tp": (1, 2, 4, 8),
+    "pp": (1, 2),
+    "engine": engines.ENGINES,
+}
+LOAD = Load(prompt_len=2048, output_len=512, think_s=30)
+
+
+def choose(name: str = "llama-3.1-8b", device: str = "NVIDIA H100 80 GB SXM", **changes) -> Choice:
+    asked = Settings(**({"context_len": 8192, "num_sequences": 16} | changes))
+    return Choice(
+        model=config.preset(name),
+        settings=asked,
+        device=hardware.device(device),
+        num_devices=asked.tp * asked.pp,
+        load=LOAD,
+    )
+
+
+def english(key: str, /, **params: object) -> str:
+    return t(key, "en", **params)
+
+
+@pytest.mark.parametrize("engine", engines.ENGINES)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_parts_of_a_bar_add_up_to_the_plan(name: str, engine: str) -> None:
+    found = bill.make(choose(name, engine=engine, context_len=4096, num_sequences=3))
+    assert sum(found.parts.values()) == found.plan.total_bytes
+    assert set(found.parts) <= set(charts.PARTS) and min(found.parts.values()) > 0
+
+
+def test_k_and_v_are_apart_by_their_formats() -> None:
+    found = bill.make(choose(engine="llama.cpp", kv_format="q8_0", v_format="q4_0"))
+    assert found.parts["k"] / found.parts["v"] == pytest.approx(34 / 18)
+    even = bill.make(choose())
+    assert even.parts["k"] == even.parts["v"] == 16 * 8192 * 32 * 8 * 128 * 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_reads_all_weights_and_all_rows_once(name: str) -> None:
+    found = choose(name, context_len=4096, num_sequences=2)
+    step = bill.itl(found, 4096, 2)
+    read = step.memory_s * found.device.bandwidth.plain
+    plan = memory.plan(found.model, replace(found.settings, engine="exact"))
+    most = plan.part("weights").num_bytes + plan.kv_bytes
+    assert plan.kv_bytes < read <= most + 1
+
+
+def test_llama_reads_about_two_flops_a_weight() -> None:
+    # transformers' own class has 8 030 261 248 parameters, 525 336 576 in each of the two tables.
+    every, logits = bill.products(config.preset("llama-3.1-8b"))
+    assert every == 8_030_261_248 - 2 * 525_336_576 - 65 * 4096 and logits == 525_336_576
+
+
+def test_a_mixture_reads_fewer_bytes_at_best_than_at_worst() -> None:
+    step = bill.itl(choose("qwen3-30b-a3b"), 8192, 1)
+    dense = bill.itl(choose(), 8192, 1)
+    assert step.slow_s / step.bound_s > 2 * dense.slow_s / dense.bound_s
+
+
+def test_raising_the_length_is_an_accident_where_it_no_longer_fits() -> None:
+    kinds = {a.kind: a for a in bill.accidents(bill.make(choose(engine="vllm")))}
+    assert kinds["longer"].bad and not kinds["weights_only"].bad and not kinds["more"].bad
+    assert kinds["longer"].after_bytes == 8 * kinds["longer"].before_bytes
+    assert not kinds["longer"].fits and kinds["more"].fits
+    full = bill.make(choose(num_sequences=80, engine="vllm"))
+    kinds = {a.kind: a for a in bill.accidents(full)}
+    assert kinds["weights_only"].bad and not full.fits
+
+
+def test_claim_19_fourteen_requests_of_32k_outweigh_a_72b() -> None:
+    text = {"num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64}
+    text |= {"num_key_value_heads": 8, "vocab_size": 152064, "intermediate_size": 29568}
+    model = config.read(text | {"model_type": "qwen2", "dtype": "float16"}, name="72B")
+    found = replace(choose(context_len=32768), model=model)
+    assert bill.crossing(bill.make(found)) == 14
+
+
+def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> None:
+    for length in (4096, 8192, 131072):
+        served = bill.service(bill.make(choose(context_len=length)))
+        assert served.paged.sequences >= served.reserved.sequences
+        assert served.paged.users >= served.reserved.users
+    assert served.paged.users > 2 * served.reserved.users
+
+
+def test_where_nothing_fits_nobody_is_served_and_the_reason_is_said() -> None:
+    full = bill.make(choose("llama-3.3-70b", engine="vllm"))
+    (card,) = bill_words.service_cards(full, bill.service(full), 1.0, english)
+    assert card.value == "-" and "fits" in card.note
+
+
+def test_without_a_bandwidth_there_is_no_time_and_no_user() -> None:
+    found = bill.make(replace(choose(), device=hardware.this_machine()))
+    assert found.ttft is None and found.itl is None and bill.service(found).paged is None
+    (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english)
+    assert card.value == "-" and "bandwidth" in card.note
+
+
+@given(
+    st.sampled_from(NAMES),
+    st.sampled_from(bill.CONTEXT_LENS),
+    st.sampled_from(bill.SEQUENCES),
+    st.sampled_from(("auto", *kv.KV_FORMATS)),
+    st.none() | st.sampled_from(kv.KV_FORMATS),
+    st.sampled_from(("auto", *weights.FORMATS)),
+    st.sampled_from((1, 2, 4, 8)),
+    st.sampled_from(engines.ENGINES),
+)
+@settings(deadline=None, max_examples=40)
+def test_a_link_brings_back_what_it_was_made_of(name, ctx, seq, k, v, w, tp, engine) -> None:
+    asked = Settings(
+        context_len=ctx,
+        num_sequences=seq,
+        kv_format=k,
+        v_format=v,
+        weight_format=w,
+        tp=tp,
+        engine=engine,
+    )
+    query = bill_link.to_query(name, "NVIDIA H200 SXM", replace(choose(), settings=asked))
+    found, wrong = bill_link.from_query(query, OFFERED)
+    taken = {bill_link.LINK[key]: value for key, value in found.items() if key in bill_link.LINK}
+    assert Settings(**taken) == asked and not wrong
+    assert (found["model"], found["gpu"], found["n"]) == (name, "NVIDIA H200 SXM", 1)
+    assert bill_link.address(query).isascii()
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1e9", "0", "١٢", "<b>"])
+def test_a_number_in_a_link_that_is_none_is_named(text: str) -> None:
+    found, wrong = bill_link.from_query({"ctx": text, "seq": "2", "other": "x"}, OFFERED)
+    assert found == {"seq": 2} and wrong == ["ctx"]
+
+
+def test_a_length_between_two_stops_goes_to_the_nearer_one() -> None:
+    asked = {"ctx": "100000", "seq": "9" * 40, "tp": "3"}
+    found, wrong = bill_link.from_query(asked, OFFERED)
+    assert found == {"ctx": 98304, "seq": 4096} and wrong == ["tp"]
+
+
+def test_the_table_to_download_holds_every_choice_with_its_units() -> None:
+    bills = [(name, bill.make(choose(name))) for name in ("llama-3.1-8b", "deepseek-v3")]
+    rows = list(csv.DictReader(io.StringIO(bill_link.to_csv(bills))))
+    assert [row["model"] for row in rows] == ["llama-3.1-8b", "deepseek-v3"]
+    assert int(rows[0]["total_bytes"]) == bills[0][1].plan.total_bytes
+    assert {row["provenance"] for row in rows} == {"predicted"}
+    parts = [int(rows[1][f"{part}_bytes"]) for part in charts.PARTS]
+    assert sum(parts) == int(rows[1]["total_bytes"])
+
+
+def test_fewer_devices_than_ranks_are_refused_in_words() -> None:
+    with pytest.raises(UserError, match="2 GPUs cannot hold one copy that is shared by 8"):
+        bill.check(replace(choose(tp=8), num_devices=2))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_has_its_words_in_both_languages(name: str, language: str) -> None:
+    def say(key: str, /, **params: object) -> str:
+        return t(key, language, **params)
+
+    found = bill.make(choose(name, context_len=131072, engine="vllm"))
+    numbers = bill_words.cards(found, say, language)
+    assert len(numbers) == 8 and all(n.label and n.value and n.tag for n in numbers)
+    assert all(n.formula for n in numbers if n.value != "-")
+    tables = [bill_words.layer_table(found, say, language)]
+    tables.append(bill_words.precision_table(found, say, language))
+    tables.append(bill_words.options_table(bill.options(found), found, say, language))
+    tables.append(bill_words.device_table(found, hardware.devices(), say))
+    tables.append(bill_words.compare_table([(name, found)], say))
+    assert all(table.count("<tr") > 1 for table in tables)
+    assert bill_words.model_line(config.preset(name), say)
+    assert len(bill_words.accident_notices(found, say)) == 3
+    assert bill_words.service_cards(found, bill.service(found), 1.0, say)
+
+
+def test_sliders_stop_at_ten_million_and_double_on_the_way() -> None:
+    assert bill.CONTEXT_LENS[-1] == 10_000_000 and 131072 in bill.CONTEXT_LENS
+    assert list(bill.CONTEXT_LENS) == sorted(set(bill.CONTEXT_LENS))
+    assert list(bill.SEQUENCES) == sorted(set(bill.SEQUENCES))
+    json.dumps(bill.CONTEXT_LENS)

@@ -1,0 +1,116 @@
+"""`python -m viz_engine size` and the function for notebooks: every number with unit and source."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from viz_engine import config, memory_bench
+from viz_engine.__main__ import main
+from viz_engine.size import size
+from viz_engine.text import UserError
+
+GIB = 1024**3
+CONFIG = config.preset_table()["qwen3-8b"]["config"]
+
+
+def printed(capsys: pytest.CaptureFixture, *args: str) -> str:
+    assert main(["size", *args]) == 0
+    return capsys.readouterr().out
+
+
+def test_json_says_value_unit_and_provenance_of_every_quantity(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    answer = json.loads(
+        printed(
+            capsys,
+            *("--model", "llama-3.1-8b", "--context", "131072", "--engine", "vllm"),
+            *("--memory-gib", "80", "--json"),
+        )
+    )
+    assert answer["kv_bytes"]["value"] == 16 * GIB
+    quantities = [v for v in answer.values() if isinstance(v, dict) and "value" in v]
+    assert len(quantities) >= 10
+    for found in quantities:
+        assert found["unit"] and found["how"] and found["source"]
+    assert answer["from"]["num_layers"] == {
+        "value": 32,
+        "how": "read",
+        "source": "num_hidden_layers",
+    }
+    assert answer["longest_context"]["value"] > 131072
+
+
+def test_lines_and_file_and_options(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG), encoding="utf-8")
+    text = printed(
+        capsys,
+        *("--config", str(path), "--context", "32768", "--sequences", "4", "--tp", "2"),
+        *("--kv-dtype", "q8_0/q4_0", "--weight-dtype", "q4_k_m", "--memory-gib", "4"),
+    )
+    assert "fits" in text and "no" in text and "Weights" not in text.splitlines()[0]
+    assert "36 layers × 32,768 rows" in text
+
+
+def test_a_log_is_compared(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("# GPU blocks: 100, # CPU blocks: 2048\n", encoding="utf-8")
+    rows = json.loads(printed(capsys, "--model", "llama-3.1-8b", "--log", str(path), "--json"))
+    found = {row["number"]: row["verdict"] for row in rows["numbers"]}
+    assert found == {"gpu_blocks": "unknown", "cpu_blocks": "equal"}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--model", "no-such-model"),
+        ("--config", "/no/such/file"),
+        ("--model", "gpt2", "--gpu", "Abacus 3000"),
+        ("--model", "gpt2", "--memory-gib", "-1"),
+        ("--model", "gpt2", "--context", "0"),
+        ("--model", "gpt2", "--kv-dtype", "q99"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_exit_code_2(
+    args: tuple[str, ...], capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["size", *args]) == 2
+    told = capsys.readouterr().err.strip()
+    assert told and "\n" not in told and "no text for" not in told
+
+
+def test_the_function_takes_a_preset_a_text_a_mapping_and_a_model() -> None:
+    answers = [
+        size(model, context_len=1000)["kv_bytes"]["value"]
+        for model in ("qwen3-8b", json.dumps(CONFIG), CONFIG, config.read(CONFIG))
+    ]
+    assert answers == [1000 * 147456] * 4
+    with pytest.raises(UserError):
+        size("{", context_len=1)
+
+
+def test_a_gpu_of_the_table_is_cited() -> None:
+    found = size("qwen3-8b", context_len=1000, gpu="NVIDIA H200 SXM")
+    assert found["memory_bytes"]["how"] == "cited"
+    assert found["memory_bytes"]["source"].count("http") == 1
+    assert found["fits"]
+
+
+def test_it_works_without_torch() -> None:
+    code = (
+        "import sys; from viz_engine.size import size; size('gpt2', context_len=9); "
+        "assert not {'torch', 'transformers', 'streamlit'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
+
+
+def test_the_bench_times_four_models(capsys: pytest.CaptureFixture) -> None:
+    assert len(memory_bench.recompute_ms(2)) == 2
+    main(["bench", "--memory", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["target_ms"] == 20 and len(told["models"]) == 4
+    assert told["met"] == (told["median_ms"] < 20)

@@ -1,0 +1,98 @@
+"""A bill as pictures: the bars, the curves, a run's memory over time, each with its text.
+
+Functions of a `Bill` (or a run) and `say`, which looks up a text; a picture comes with a sentence
+for those who cannot see it. It knows nothing of Streamlit.
+
+Try it: tests/test_bill.py draws every model
+"""
+
+from collections.abc import Callable, Sequence
+
+from viz_engine import bill, charts
+from viz_engine.bill import Bill
+from viz_engine.charts import Curve, bytes_text, grouped, short_count
+from viz_engine.events import RunLog
+from viz_engine.residual import Account
+
+Say = Callable[..., str]
+Picture = tuple[charts.Figure, str]  # and its text
+
+
+def bars(named: Sequence[tuple[str, Bill]], say: Say, theme: str) -> Picture:
+    """Each choice as a stacked bar against what its engine may use."""
+    shown = [charts.Bar(**_bar(name, found)) for name, found in named]
+    words = {part: say(f"mem.part.{part}") for part in charts.PARTS}
+    figure = charts.memory_bars(shown, words | {"ceiling": say("mem.ceiling")}, theme=theme)
+    texts = [
+        say(
+            "mem.bar.alt",
+            label=name,
+            total=bytes_text(found.plan.total_bytes),
+            ceiling=bytes_text(found.choice.budget_bytes),
+        )
+        for name, found in named
+    ]
+    return figure, " ".join(texts)
+
+
+def _bar(name: str, found: Bill) -> dict[str, object]:
+    settings, plan = found.choice.settings, found.plan
+    size = f"{short_count(settings.context_len)} × {grouped(settings.num_sequences)}"
+    low, high = plan.total_bytes - plan.low_bytes, plan.high_bytes - plan.total_bytes
+    # A name comes from a file: Plotly reads a few tags in labels, so none may be in it.
+    label = f"{name[:28].replace('<', '‹').replace('&', '＆')}<br>{size}"
+    return {
+        "label": label,
+        "parts": found.parts,
+        "ceiling_bytes": found.choice.budget_bytes,
+        "spread_bytes": (low, high),
+    }
+
+
+def curves(found: Bill, name: str, say: Say, theme: str) -> Picture:
+    """Cache and everything over the `context` or the `sequences`, the ceiling as a line."""
+    settings, budget = found.choice.settings, found.choice.budget_bytes
+    if name == "context":
+        counts, plans = bill.over_context(found.choice)
+        here = settings.context_len
+        title = say("mem.curve.context", sequences=grouped(settings.num_sequences))
+    else:
+        counts, plans = bill.over_sequences(found.choice)
+        here = settings.num_sequences
+        title = say("mem.curve.sequences", context=grouped(settings.context_len))
+    cache, every = [plan.kv_bytes for plan in plans], [plan.total_bytes for plan in plans]
+    total = say("mem.part.total")
+    figure = charts.byte_curves(
+        [
+            Curve(name=say("mem.part.kv"), x=counts, y=cache, colour="k"),
+            Curve(name=total, x=counts, y=every, colour="text", style="dash"),
+        ],
+        x_title=title,
+        ceiling=(say("mem.ceiling"), budget),
+        here=(say("mem.curve.here"), here),
+        theme=theme,
+    )
+    ends = {"first": bytes_text(cache[0]), "last": bytes_text(cache[-1])}
+    return figure, say("mem.curve.alt", ceiling=bytes_text(budget), **ends)
+
+
+def run_memory(log: RunLog, found: Account, say: Say, theme: str) -> Picture:
+    """A run's cache as counted, and its process as it grew from its first reading on, which is
+    drawn where the rows in use were at that moment."""
+    start = log.started.accepted_ns
+    seconds = [(step.end_ns - start) / 1e9 for step in log.steps]
+    reserved = [step.kv_reserved_bytes for step in log.steps]
+    live = [step.kv_live_bytes for step in log.steps]
+    lines = [
+        Curve(name=say("mem.line.reserved"), x=seconds, y=reserved, colour="k", style="dash"),
+        Curve(name=say("mem.line.live"), x=seconds, y=live, colour="k"),
+    ]
+    if found.points:
+        first = found.points[0]
+        grown = [p.used_bytes - first.used_bytes + first.live_bytes for p in found.points]
+        at = [point.seconds for point in found.points]
+        name = say("mem.line.grown")
+        lines.append(Curve(name=name, x=at, y=grown, colour="v", style="dot"))
+    figure = charts.bytes_over_time(lines, x_title=say("mem.line.seconds"), y_title="", theme=theme)
+    ends = {"live": bytes_text(found.live_bytes or 0), "grown": bytes_text(found.grown_bytes or 0)}
+    return figure, say("mem.measured_alt", **ends)

@@ -1,0 +1,494 @@
+"""A bill in words: cards, notices and tables of the memory page, in the visitor's language.
+
+Functions of a `Bill` (or of what is beside it) and `say`, which looks up a text. Every number says
+what it is and opens to its formula with the numbers filled in. It knows nothing of Streamlit.
+
+Try it: `python -c "from viz_engine import bill_words; print(bill_words.time_text(0.0042))"`
+"""
+
+from collections.abc import Callable, Sequence
+
+from viz_engine import bill, capacity, kv, markup, memory, reserve, weights
+from viz_engine.bill import Bill, Service
+from viz_engine.capacity import StepTime
+from viz_engine.charts import bytes_text, grouped, short_count
+from viz_engine.config import ModelConfig
+from viz_engine.hardware import Device, Figure
+from viz_engine.markup import Cell, Number
+from viz_engine.memory import Limit, Option
+from viz_engine.text import mib
+
+Say = Callable[..., str]
+PRECISIONS = ("f32", "bf16", "fp8", "int8", "q6_k", "q5_k_m", "q4_k_m", "int4", "q3_k_m", "int2")
+CHECKED = {"page": "✓", "copies": "≈", "here": "✓"}
+
+
+def time_text(seconds: float) -> str:
+    """A duration in the unit that keeps it short."""
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 1000:
+        return f"{seconds:.3g} s"
+    return f"{grouped(seconds / 60)} min"
+
+
+def count(value: int) -> str:
+    """A count of tokens or sequences: grouped, never rounded."""
+    return grouped(value)
+
+
+def model_line(model: ModelConfig, say: Say) -> str:
+    """One line of what a model is: layers, heads, parameters, bytes a token."""
+    kept = [layer for layer in model.layers if layer.num_kv_heads]
+    kinds = {(x.kind, x.num_kv_heads, x.key_dim, x.value_dim, x.window) for x in kept}
+    if len(kinds) == 1 and kept[0].kind == "latent":
+        heads = say("mem.heads_latent", dim=kept[0].key_dim + kept[0].value_dim)
+    elif len(kinds) == 1:
+        heads = say("mem.heads", heads=kept[0].num_kv_heads, dim=kept[0].key_dim)
+    else:
+        heads = say("mem.heads_mixed", kinds=len(set(model.layers)))
+    num = model.num_parameters
+    row = sum(kv.row_bytes(x, model.dtype, model.dtype).total for x in kept if x.window is None)
+    return say(
+        "mem.summary",
+        layers=model.num_layers,
+        heads=heads,
+        parameters=say("mem.no_parameters") if num is None else billions(num),
+        growth=mib(row),
+    )
+
+
+def billions(num: int) -> str:
+    """Parameters: 8.03 B, 135 M."""
+    return f"{num / 1e9:.3g} B" if num >= 1e9 else f"{num / 1e6:.3g} M"
+
+
+# ---- cards -------------------------------------------------------------------------------------
+
+
+def cards(found: Bill, say: Say, language: str) -> list[Number]:
+    """The eight numbers beside the bar."""
+    choice, settings = found.choice, found.choice.settings
+    context, sequences = count(settings.context_len), count(settings.num_sequences)
+    growth = _growth_bytes(found)
+    crossing = bill.crossing(found)
+    return [
+        _total_card(found, say, language),
+        Number(
+            label=say("mem.card.request"),
+            help=say("mem.card.request_help"),
+            value=bytes_text(found.request.kv_bytes),
+            tag=say("mem.predicted"),
+            note=say("mem.request_note", context=context),
+            formula="\n".join(cache_lines(choice.model, found.request, say, language)),
+        ),
+        Number(
+            label=say("mem.card.longest"),
+            help=say("mem.card.longest_help"),
+            tag=say("mem.predicted"),
+            value=_limit_text(found.longest, say),
+            tone="bad" if found.longest.value == 0 else "",
+            note=say("mem.longest_note", sequences=sequences),
+            formula=_limit_formula(found, found.longest, reserve.MAX_CONTEXT, say),
+        ),
+        Number(
+            label=say("mem.card.most"),
+            help=say("mem.card.most_help"),
+            tag=say("mem.predicted"),
+            value=_limit_text(found.most, say),
+            tone="bad" if found.most.value == 0 else "",
+            note=say("mem.most_note", context=context, half=_limit_text(found.most_twice, say)),
+            formula=_limit_formula(found, found.most, reserve.MAX_SEQUENCES, say),
+        ),
+        _time_card("ttft", found, found.ttft, say),
+        _time_card("itl", found, found.itl, say),
+        Number(
+            label=say("mem.card.growth"),
+            help=say("mem.card.growth_help"),
+            value=mib(growth),
+            tag=say("mem.predicted"),
+            note=say("mem.growth_note"),
+            formula="\n".join(cache_lines(choice.model, found.request, say, language, rows=False)),
+        ),
+        Number(
+            label=say("mem.card.crossing"),
+            help=say("mem.card.crossing_help"),
+            value="-" if crossing is None else count(crossing),
+            tag=say("mem.predicted"),
+            note=say("mem.crossing_note", context=context),
+            formula=""
+            if crossing is None
+            else say(
+                "mem.formula.crossing",
+                weights=bytes_text(bill.model_weight_bytes(choice)),
+                request=bytes_text(found.request.kv_bytes),
+            ),
+        ),
+    ]
+
+
+def _growth_bytes(found: Bill) -> int:
+    return found.request.growth_bytes
+
+
+def _total_card(found: Bill, say: Say, language: str) -> Number:
+    plan, choice = found.plan, found.choice
+    budget, total = choice.budget_bytes, plan.total_bytes
+    note = (
+        say("mem.fits", budget=bytes_text(budget))
+        if found.fits
+        else say("mem.no_fit", over=bytes_text(total - budget), budget=bytes_text(budget))
+    )
+    shown = [part for part in plan.parts if part.num_bytes]
+    lines = [
+        say("mem.formula.part", name=say(f"mem.part.{p.kind}"), formula=p.formula.text(language))
+        for p in shown
+    ]
+    lines.append(sum_line(plan, say))
+    capacity_of = choice.device.capacity
+    lines.append(
+        say(
+            "mem.formula.budget",
+            share=f"{budget / max(choice.device.capacity_bytes, 1):.0%}",
+            memory=bytes_text(choice.device.capacity_bytes),
+            shown=str(capacity_of),
+        )
+    )
+    return Number(
+        label=say("mem.card.total"),
+        help=say("mem.card.total_help"),
+        value=bytes_text(total),
+        tag=say("mem.predicted"),
+        tone="good" if found.fits else "bad",
+        note=note,
+        formula="\n".join(lines),
+    )
+
+
+def sum_line(plan: memory.Plan, say: Say) -> str:
+    """The parts of a plan added up."""
+    parts = " + ".join(bytes_text(part.num_bytes) for part in plan.parts if part.num_bytes)
+    return say("mem.formula.sum", parts=parts, total=bytes_text(plan.total_bytes))
+
+
+def cache_lines(
+    model: ModelConfig, plan: memory.Plan, say: Say, language: str, *, rows: bool = True
+) -> list[str]:
+    """How a plan's cache comes about, a line for each kind of layer: bytes of a token, and with
+    `rows` the tokens held. `plan` is of one device, nothing rounded."""
+    k_format, v_format = reserve.formats(model, plan.settings)
+    layers = {(x.kind, x.window): x for x in reserve.stage(model, plan.settings) if x.num_kv_heads}
+    lines = []
+    for row in plan.kinds:
+        layer = layers.get((row.kind, row.window))
+        if layer is None:
+            lines.append(row.formula.text(language) if rows else "")
+            continue
+        name = say(f"mem.kind.{row.kind}")
+        params = {
+            "kind": f"{name} {count(row.window)}" if row.window else name,
+            "layers": row.num_layers,
+            "key": layer.key_dim,
+            "value": layer.value_dim,
+            "k_format": k_format,
+            "row": count(row.row_bytes * row.num_layers),
+        }
+        key = "mem.formula.latent" if row.kind == "latent" else "mem.formula.layer"
+        line = say(key, heads=layer.num_kv_heads, v_format=v_format, **params)
+        if rows:
+            line += " " + say(
+                "mem.formula.kept",
+                rows=count(row.rows),
+                context=count(plan.settings.context_len),
+                total=bytes_text(row.num_bytes),
+            )
+        lines.append(line)
+    return [line for line in lines if line] or [say("mem.formula.no_growth")]
+
+
+def _limit_text(limit: Limit, say: Say) -> str:
+    return say("mem.unbounded") if limit.unbounded else count(limit.value)
+
+
+def _limit_formula(found: Bill, limit: Limit, most: int, say: Say) -> str:
+    budget = bytes_text(found.choice.budget_bytes)
+    if limit.unbounded:
+        return say("mem.formula.inverse_all", value=count(most))
+    if limit.plan is None:
+        return say("mem.formula.inverse_none", budget=budget)
+    total = bytes_text(limit.plan.total_bytes)
+    return say("mem.formula.inverse", budget=budget, value=count(limit.value), total=total)
+
+
+def _time_card(name: str, found: Bill, time: StepTime | None, say: Say) -> Number:
+    label, help_text = say(f"mem.card.{name}"), say(f"mem.card.{name}_help")
+    if time is None:
+        return Number(label=label, help=help_text, value="-", note=say("mem.no_bandwidth"))
+    value, _, unit = time_text(time.bound_s).partition(" ")
+    return Number(
+        label=label,
+        help=help_text,
+        value=value,
+        unit=unit,
+        tag=say("mem.predicted"),
+        note=say("mem.range", fast=time_text(time.fast_s), slow=time_text(time.slow_s)),
+        formula="\n".join(time_lines(found, time, say)),
+    )
+
+
+def time_lines(found: Bill, time: StepTime, say: Say) -> list[str]:
+    """The formula of a step's least time with its numbers."""
+    lines = [
+        say(
+            "mem.formula.time_memory",
+            bytes=bytes_text(time.memory_s * time.bandwidth.plain),
+            bandwidth=str(time.bandwidth),
+            time=time_text(time.memory_s),
+        )
+    ]
+    if time.rate is not None and time.compute_s:
+        ranks = found.choice.settings.tp
+        lines.append(
+            say(
+                "mem.formula.time_compute",
+                flops=f"{time.compute_s * time.rate.plain * ranks / 1e12:.3g} TFLOP",
+                rate=str(time.rate),
+                ranks=ranks,
+                time=time_text(time.compute_s),
+            )
+        )
+        lines.append(say("mem.formula.time_bound", which=say(f"mem.bound.{time.bound_by}")))
+    else:
+        lines.append(say("mem.formula.time_unknown"))
+    shares = {"memory": capacity.BANDWIDTH_SHARE, "compute": capacity.COMPUTE_SHARE}
+    texts = {name: f"{low:.0%}–{high:.0%}" for name, (low, high) in shares.items()}
+    lines.append(say("mem.formula.time_range", **texts))
+    if any(g.active is not None and g.active < g.count for g in found.choice.model.weights or ()):
+        lines.append(say("mem.formula.time_experts"))
+    return lines
+
+
+# ---- notices and tables ------------------------------------------------------------------------
+
+
+def accident_notices(found: Bill, say: Say) -> list[tuple[str, str, str]]:
+    """The three accidents as (tone, heading, text)."""
+    shown = []
+    for accident in bill.accidents(found):
+        key = f"mem.accident.{accident.kind}"
+        name = "bad" if accident.bad else "good" if accident.fits else "none"
+        sizes = {
+            "before": bytes_text(accident.before_bytes),
+            "after": bytes_text(accident.after_bytes),
+        }
+        tone = "" if name == "none" else name
+        shown.append((tone, say(f"{key}.head"), say(f"{key}.{name}", **sizes)))
+    return shown
+
+
+def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
+    """Choices side by side, a row each."""
+    head = [say(f"mem.col.{name}") for name in ("choice", "needs", "kv", "longest", "most")]
+    head += [say("mem.col.ttft"), say("mem.col.itl")]
+    rows = []
+    for name, found in bills:
+        tone = "good" if found.fits else "bad"
+        settings = found.choice.settings
+        size = f"{short_count(settings.context_len)} × {count(settings.num_sequences)}"
+        rows.append(
+            [
+                f"{name} · {size} · {found.choice.device.name}",
+                Cell(
+                    text=f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}",
+                    tone=tone,
+                    help=sum_line(found.plan, say),
+                ),
+                bytes_text(found.plan.kv_bytes),
+                _limit_text(found.longest, say),
+                _limit_text(found.most, say),
+                time_text(found.ttft.bound_s) if found.ttft else "-",
+                time_text(found.itl.bound_s) if found.itl else "-",
+            ]
+        )
+    return markup.table(head, rows)
+
+
+def _mark(fits: bool) -> str:
+    return "✓" if fits else "✗"
+
+
+def layer_table(found: Bill, say: Say, language: str) -> str:
+    """What each kind of layer keeps."""
+    head = [say(f"mem.col.{n}") for n in ("kind", "layers", "window", "row", "rows", "total")]
+    head.append(say("mem.col.share"))
+    every = sum(row.num_bytes for row in found.plan.kinds) or 1
+    rows = [
+        [
+            say(f"mem.kind.{row.kind}"),
+            str(row.num_layers),
+            count(row.window) if row.window else "-",
+            count(row.row_bytes or row.state_bytes),
+            count(row.rows) if row.row_bytes else "-",
+            Cell(text=bytes_text(row.num_bytes), help=row.formula.text(language)),
+            f"{row.num_bytes / every:.1%}",
+        ]
+        for row in found.plan.kinds
+    ]
+    return markup.table(head, rows)
+
+
+def precision_table(found: Bill, say: Say, language: str) -> str:
+    """The weights in each format, and what then is left."""
+    choice, settings = found.choice, found.choice.settings
+    head = [say(f"mem.col.{n}") for n in ("format", "bits", "weights", "each", "left", "most")]
+    own = weights.bits_of(settings.weight_format, choice.model.dtype)
+    rows = []
+    for name, plan, most in bill.precisions(choice, PRECISIONS):
+        bits = weights.bits_of(name, choice.model.dtype)
+        each, total = plan.part("weights").num_bytes, bill.model_weight_bytes(choice, name)
+        left = choice.budget_bytes - (plan.total_bytes - plan.kv_bytes)
+        rows.append(
+            [
+                Cell(text=name, tone="good" if bits == own else ""),
+                f"{bits:g}",
+                "-" if total is None else bytes_text(total),
+                Cell(text=bytes_text(each), help=plan.part("weights").formula.text(language)),
+                bytes_text(left) if left > 0 else Cell(text=_mark(False), tone="bad"),
+                _limit_text(most, say),
+            ]
+        )
+    return markup.table(head, rows)
+
+
+def options_table(options: Sequence[Option], found: Bill, say: Say, language: str) -> str:
+    """What must change to fit, one change a line."""
+    head = [say(f"mem.col.{name}") for name in ("change", "needs", "kv", "fits")]
+    rows = []
+    for option in options:
+        fits = Cell(
+            text=f"{_mark(option.fits)} {say('mem.yes' if option.fits else 'mem.no')}",
+            tone="good" if option.fits else "bad",
+        )
+        plan = option.plan
+        change = option.change.text(language)
+        needs = Cell(text=bytes_text(plan.total_bytes), help=sum_line(plan, say))
+        rows.append([change, needs, bytes_text(plan.kv_bytes), fits])
+    return markup.table(head, rows)
+
+
+def device_table(found: Bill, devices: Sequence[Device], say: Say) -> str:
+    """Every device with its figures and sources, and whether this choice fits it."""
+    names = ("device", "sold", "shown", "gib", "bandwidth", "rate16", "rate8", "rate4", "need")
+    rows = []
+    for device in devices:
+        fits = found.plan.fits(device.capacity_bytes)
+        rates = [device.tflops.get("bf16") or device.tflops.get("fp16")]
+        rates += [device.tflops.get("fp8"), device.tflops.get("fp4")]
+        rows.append(
+            [
+                Cell(text=device.name, tone="good" if device == found.choice.device else ""),
+                _figure(device.memory),
+                _figure(device.reported),
+                f"{device.capacity_bytes / 2**30:.1f}",
+                _figure(device.bandwidth),
+                *(_figure(rate, unit=False) for rate in rates),
+                Cell(text=_mark(fits), tone="good" if fits else "bad"),
+            ]
+        )
+    return markup.table([say(f"mem.col.{name}") for name in names], rows)
+
+
+def _figure(figure: Figure | None, *, unit: bool = True) -> str | Cell:
+    if figure is None:
+        return Cell(text="-", tone="weak")
+    text = str(figure) if unit else f"{figure.value:g}"
+    return Cell(text=f"{text} {CHECKED[figure.checked]}", href=figure.source, help=figure.source)
+
+
+# ---- users -------------------------------------------------------------------------------------
+
+
+def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[Number]:
+    """Who is served by all copies, and how many requests are in flight at `rate` a second."""
+    load, copies = found.choice.load, found.choice.num_replicas
+    if service.paged is None:
+        known = found.choice.device.bandwidth is not None
+        note = say("mem.none_fits" if known else "mem.no_bandwidth")
+        return [Number(label=say("mem.card.users"), value="-", tag=say("mem.predicted"), note=note)]
+    paged, answer = service.paged, time_text(service.duration_s)
+    held = say(
+        "mem.formula.held",
+        prompt=count(load.prompt_len),
+        half=count(load.mean_held_len - load.prompt_len),
+        held=count(load.mean_held_len),
+    )
+    little = say(
+        "mem.formula.little",
+        num=count(paged.sequences),
+        answer=answer,
+        think=time_text(load.think_s),
+        users=count(paged.users),
+        copies=copies,
+    )
+    middle = {name: time_text((t.fast_s + t.slow_s) / 2) for name, t in _both(service).items()}
+    flight = capacity.in_flight(rate, service.duration_s)
+    room = paged.sequences * copies
+    return [
+        Number(
+            label=say("mem.card.users"),
+            help=say("mem.card.users_help"),
+            tag=say("mem.predicted"),
+            value=count(paged.users * copies),
+            note=say("mem.users_note", rate=f"{paged.requests_per_s * copies:.3g}", copies=copies),
+            formula="\n".join((held, say("mem.formula.room", num=count(paged.sequences)), little)),
+        ),
+        Number(
+            label=say("mem.card.reserved"),
+            help=say("mem.card.reserved_help"),
+            tag=say("mem.predicted"),
+            value=count(service.reserved.users * copies),
+            note=say(
+                "mem.users_note",
+                rate=f"{service.reserved.requests_per_s * copies:.3g}",
+                copies=copies,
+            ),
+            formula=say("mem.formula.room", num=count(service.reserved.sequences)),
+        ),
+        Number(
+            label=say("mem.card.duration"),
+            help=say("mem.card.duration_help"),
+            tag=say("mem.predicted"),
+            value=answer,
+            note=say("mem.duration_note", **middle),
+            formula=say(
+                "mem.formula.duration",
+                tokens=count(max(load.output_len - 1, 0)),
+                total=answer,
+                **middle,
+            ),
+        ),
+        Number(
+            label=say("mem.card.flight"),
+            help=say("mem.card.flight_help"),
+            tag=say("mem.predicted"),
+            value=f"{flight:.3g}",
+            tone="good" if flight <= room else "bad",
+            note=say("mem.flight_note", room=count(room)),
+            formula=say(
+                "mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=f"{flight:.3g}"
+            ),
+        ),
+    ]
+
+
+def _both(service: Service) -> dict[str, StepTime]:
+    return {"ttft": service.ttft, "itl": service.itl}
+
+
+def precision_picture(say: Say) -> str:
+    """One weight snapped to the grids of 16 and 256 steps from -1 to 1."""
+    snapped = {
+        name: round(round((0.237 + 1) / 2 * (steps - 1)) / (steps - 1) * 2 - 1, 4)
+        for name, steps in (("four", 16), ("eight", 256))
+    }
+    return say("mem.precision_picture", **{k: f"{v:g}" for k, v in snapped.items()})
