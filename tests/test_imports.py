@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
-    ("metrics", "memory", "checks", "command"),
+    ("metrics", "definitions", "memory", "checks", "command"),
     ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
     ("worker", "engine_process", "live", "routes"),
     ("kv_matrix",),
