@@ -11,15 +11,36 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
-    ("metrics", "definitions", "memory", "checks", "command"),
-    ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
+    ("metrics", "definitions", "roofline", "memory", "checks", "command"),
+    (
+        "threads",
+        "attention",
+        "cache",
+        "probe",
+        "linear",
+        "trace",
+        "models",
+        "ceilings",
+        "decode",
+        "engine",
+    ),
     ("worker", "engine_process", "live", "routes"),
     ("kv_matrix",),
     ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
 # At their top:
-TORCH_USERS = {"attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"}
+TORCH_USERS = {
+    "attention",
+    "cache",
+    "probe",
+    "linear",
+    "trace",
+    "models",
+    "ceilings",
+    "decode",
+    "engine",
+}
 TORCH_USERS |= {"contenders", "bench"}
 TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
