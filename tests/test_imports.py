@@ -11,7 +11,17 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
     ("cost", "events"),
-    ("metrics", "definitions", "roofline", "memory", "checks", "command"),
+    (
+        "metrics",
+        "definitions",
+        "roofline",
+        "memory",
+        "checks",
+        "sweep",
+        "fits",
+        "diagnose",
+        "command",
+    ),
     (
         "threads",
         "attention",
@@ -24,8 +34,9 @@ GROUPS = (
         "decode",
         "engine",
     ),
-    ("worker", "engine_process", "live", "routes"),
+    ("worker", "engine_process", "live", "sweep_job", "routes"),
     ("kv_matrix",),
+    ("sweep_command",),
     ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
@@ -42,7 +53,11 @@ TORCH_USERS = {
     "engine",
 }
 TORCH_USERS |= {"contenders", "bench"}
-TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
+TORCH_LATE = {
+    "worker",
+    "sweep_command",
+    "__main__",
+}  # inside a function that runs in the engine process
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from viz_engine import checks, command, hardware, live_bench
+from viz_engine import checks, command, hardware, live_bench, sweep_command
 from viz_engine.events import RunFinished, RunLog, RunStarted, StepFinished, to_line
 from viz_engine.text import Message, UserError
 
@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     record = commands.add_parser("record", help="run a model once and write the run to a file")
     command.add_arguments(record)
     record.set_defaults(do=_record)
+    sweep_command.add_commands(commands)
     bench = commands.add_parser("bench", help="measure the engine, or the page in a browser")
     bench.add_argument("--quick", action="store_true", help="the engine, few repeats")
     bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
