@@ -1,4 +1,4 @@
-"""The command line: `python -m viz_engine record`, `bench`, `bench --live`.
+"""The command line: `python -m viz_engine record`, `sweep`, `diagnose`, `ceilings`, `bench`.
 
 Progress goes to stderr. What a visitor can put right is one sentence and exit code 2.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from viz_engine import checks, command, hardware, live_bench, sweep_command
+from viz_engine import checks, command, hardware, live_bench, sweep, sweep_bench, sweep_command
 from viz_engine.events import RunFinished, RunLog, RunStarted, StepFinished, to_line
 from viz_engine.text import Message, UserError
 
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="the engine, few repeats")
     bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
     bench.add_argument("--live", action="store_true", help="the page instead of the engine")
+    bench.add_argument("--sweep", choices=sweep.KINDS, help="a sweep twice: how far it agrees")
     live_bench.add_arguments(bench.add_argument_group("of --live, and --json of both"))
     bench.set_defaults(do=_bench)
     return parser
@@ -78,6 +79,8 @@ def _record(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace) -> int:
     if args.live:
         return live_bench.run(args)
+    if args.sweep:
+        return sweep_bench.run(args)
     hardware.share_cores()
     from viz_engine import bench
 

@@ -1,0 +1,654 @@
+"""The latency page's figures, cards and tables: from sweeps to charts and markup, in words that
+`say` gives.
+
+Times of the visitor's own sweep are tagged measured, those of a sweep from a file recorded; the
+ceilings are measured, curves predicted. It knows no Streamlit.
+
+Try it: tests/test_latency_view.py
+"""
+
+from collections.abc import Callable, Sequence
+
+import plotly.graph_objects as go
+
+from viz_engine import charts, definitions, diagnose, fits, latency, markup, roofline, sweep
+from viz_engine.charts import Axis, Layer, Mark, Series
+from viz_engine.diagnose import Diagnosis, Verdict
+from viz_engine.events import RunLog
+from viz_engine.latency import TokenCosts, Turn
+from viz_engine.markup import Cell, Number
+from viz_engine.roofline import Ceilings
+from viz_engine.sweep import Point, Spread, SweepResult
+
+Say = Callable[..., str]
+NONE = "-"
+RAW_MOST = 400  # raw points of a cell that are drawn; the median is of all
+CURVE = 40  # places at which a predicted curve is computed
+TOOLS = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "guidellm": "GuideLLM",
+    "aiperf": "AIPerf",
+    "llmperf": "llmperf",
+}
+
+
+def ms(seconds: float | None) -> str:
+    """Milliseconds with three digits or so; `-` of None."""
+    if seconds is None:
+        return NONE
+    value = seconds * 1e3
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return charts.grouped(value) if digits == 0 else f"{value:.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage; `-` of None."""
+    return NONE if value is None else f"{value:.0%}"
+
+
+def giga(value: float | None) -> str:
+    """A rate in giga-units; `-` of None."""
+    return NONE if value is None else f"{value / 1e9:.1f}" if value < 1e12 else f"{value / 1e9:.0f}"
+
+
+# ---- charts ------------------------------------------------------------------------------------
+
+
+def _raw(points: Sequence[Point], figure: str, name: str, colour: str, say: Say) -> Series:
+    xs, ys, hover = [], [], []
+    for point in points:
+        one: Spread | None = getattr(point, figure)
+        for value in (one.values if one else ())[:RAW_MOST]:
+            xs.append(point.value)
+            ys.append(value * 1e3)
+            hover.append(say("latency.hover.raw", value=point.value, ms=ms(value)))
+    return Series(name=name, x=xs, y=ys, colour=colour, size=5, opacity=0.35, hover=hover)
+
+
+def _medians(
+    points: Sequence[Point], figure: str, name: str, colour: str, say: Say, marker: str = "circle"
+) -> Series:
+    kept = [(p, one) for p in points if (one := getattr(p, figure)) is not None]
+    return Series(
+        name=name,
+        x=[p.value for p, _ in kept],
+        y=[one.median * 1e3 for _, one in kept],
+        low=[one.p10 * 1e3 for _, one in kept],
+        high=[one.p90 * 1e3 for _, one in kept],
+        colour=colour,
+        line="solid",
+        marker=marker,
+        hover=[
+            say(
+                "latency.hover.median",
+                value=p.value,
+                ms=ms(one.median),
+                p10=ms(one.p10),
+                p90=ms(one.p90),
+                num=len(one.values),
+            )
+            for p, one in kept
+        ],
+    )
+
+
+def _places(points: Sequence[Point]) -> list[int]:
+    """Places of a curve over the values that were measured."""
+    low, high = points[0].value, points[-1].value
+    steps = (low + (high - low) * i / (CURVE - 1) for i in range(CURVE))
+    return sorted({round(step) for step in steps} | {p.value for p in points})
+
+
+def ttft_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure:
+    """TTFT over prompt length: every run, medians, the least time, the fitted line."""
+    points = sweep.points(result)
+    series = [
+        _raw(points, "ttft_s", say("latency.raw"), "prefill", say),
+        _medians(points, "ttft_s", say("latency.ttft_median"), "prefill", say),
+    ]
+    places = _places(points)
+    if result.ceilings is not None:
+        curve = [latency.predicted_ttft_s(result.started, result.ceilings, n) for n in places]
+        series += _curve(places, curve, say("latency.predicted"), say)
+    parts = latency.prefill_parts(result)
+    if parts is not None and parts.fit is not None:
+        fitted = [parts.fit.at(tokens=n, square=n * n) for n in places]
+        series.append(
+            Series(
+                name=say("latency.fitted"),
+                x=places,
+                y=[value * 1e3 for value in fitted],
+                colour="muted",
+                line="dot",
+                marker="",
+            )
+        )
+    x = Axis(title=say("latency.axis.prompt"))
+    return charts.xy(series, x=x, y=Axis(title=say("latency.axis.ttft")), theme=theme)
+
+
+def _curve(places: list[int], seconds: list[float | None], name: str, say: Say) -> list[Series]:
+    kept = [(n, s * 1e3) for n, s in zip(places, seconds, strict=True) if s is not None]
+    if not kept:
+        return []
+    hover = [say("latency.hover.predicted", value=n, ms=ms(y / 1e3)) for n, y in kept]
+    xs, ys = zip(*kept, strict=True)
+    return [Series(name=name, x=xs, y=ys, colour="new", line="dash", marker="", hover=hover)]
+
+
+def itl_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure:
+    """ITL over context: every gap, medians, the least time of a step."""
+    points = sweep.points(result)
+    series = [
+        _raw(points, "itl_s", say("latency.raw_gap"), "k", say),
+        _medians(points, "itl_s", say("latency.itl_median"), "k", say),
+    ]
+    if result.ceilings is not None:
+        places = _places(points)
+        curve = [latency.predicted_itl_s(result.started, result.ceilings, n) for n in places]
+        series += _curve(places, curve, say("latency.predicted"), say)
+    x = Axis(title=say("latency.axis.context"))
+    top = _axis_top(points, "itl_s")
+    y = Axis(title=say("latency.axis.itl"), range=(0, top) if top else None)
+    return charts.xy(series, x=x, y=y, theme=theme)
+
+
+def _axis_top(points: Sequence[Point], figure: str) -> float | None:
+    """A little above the p90s: one wild gap must not flatten all the others."""
+    tops = [one.p90 for p in points if (one := getattr(p, figure)) is not None]
+    return max(tops) * 1.6e3 if tops else None
+
+
+def split_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure:
+    """A decode step at each value: weights, K/V, the rest."""
+    splits = latency.decode_splits(result)
+    labels = [charts.grouped(one.value) for one in splits]
+    layers = [
+        Layer(
+            name=say("latency.part.weights"),
+            values=[one.weights_s * 1e3 for one in splits],
+            colour="muted",
+        ),
+        Layer(name=say("latency.part.kv"), values=[one.kv_s * 1e3 for one in splits], colour="k"),
+        Layer(
+            name=say("latency.part.overhead"),
+            values=[one.overhead_s * 1e3 for one in splits],
+            colour="read",
+            pattern="/",
+        ),
+    ]
+    whole = Series(
+        name=say("latency.part.measured"),
+        x=(),
+        y=[one.measured_s * 1e3 for one in splits],
+        colour="text",
+        marker="line-ew-open",
+        size=26,
+        hover=[say("latency.hover.step", ms=ms(one.measured_s)) for one in splits],
+    )
+    kind = result.settings.what
+    return charts.stacks(
+        labels,
+        layers,
+        x_title=say("latency.axis.batch" if kind == "batch" else "latency.axis.context"),
+        y_title=say("latency.axis.step"),
+        unit="ms",
+        theme=theme,
+        whole=whole,
+    )
+
+
+def batch_chart(result: SweepResult, found: Diagnosis, say: Say, theme: str | None) -> go.Figure:
+    """Prefill and ITL over the batch, both as multiples of the smallest batch, and the safe
+    line."""
+    points = sweep.points(result)
+    series = []
+    for figure, colour, name, marker in (
+        ("prefill_s", "prefill", "latency.prefill_growth", "circle"),
+        ("itl_s", "k", "latency.itl_growth", "diamond"),
+    ):
+        kept = [(p, one) for p in points if (one := getattr(p, figure)) is not None]
+        if not kept:
+            continue
+        base = kept[0][1].median
+        series.append(
+            Series(
+                name=say(name),
+                x=[p.value for p, _ in kept],
+                y=[one.median / base for _, one in kept],
+                low=[one.p10 / base for _, one in kept],
+                high=[one.p90 / base for _, one in kept],
+                colour=colour,
+                line="solid",
+                marker=marker,
+                hover=[
+                    say(
+                        "latency.hover.median",
+                        value=p.value,
+                        ms=ms(one.median),
+                        p10=ms(one.p10),
+                        p90=ms(one.p90),
+                        num=len(one.values),
+                    )
+                    for p, one in kept
+                ],
+            )
+        )
+    values = [p.value for p in points]
+    proportion = [value / values[0] for value in values]
+    series.append(
+        Series(
+            name=say("latency.proportion"),
+            x=values,
+            y=proportion,
+            colour="muted",
+            line="dot",
+            marker="",
+        )
+    )
+    safe = found.batch.safe_batch
+    marks = [Mark(x=safe, text=say("latency.safe", batch=safe), colour="new")] if safe else []
+    return charts.xy(
+        series,
+        x=Axis(title=say("latency.axis.batch"), log=True, ticks=values),
+        y=Axis(title=say("latency.axis.times"), log=True, ticks=(1, 2, 4, 8, 16, 32), suffix=""),
+        theme=theme,
+        marks=marks,
+    )
+
+
+def roofline_chart(
+    results: Sequence[SweepResult], ceilings: Ceilings, say: Say, theme: str | None
+) -> go.Figure:
+    """Every kind of step of all sweeps as a dot; decode dots grow with the batch."""
+    found = [(dot, result) for result in results for dot in latency.dots(result)]
+    groups = [
+        ("prefill", "prefill", "circle", lambda dot: 9),
+        ("decode", "k", "diamond", lambda dot: 9),
+    ]
+    series = []
+    for phase, colour, marker, _ in groups:
+        mine = [dot for dot, _ in found if dot.phase == phase]
+        for first, chosen in ((True, [d for d in mine if d.batch == 1]), (False, [])):
+            if not first:
+                chosen = [dot for dot in mine if dot.batch > 1]
+            if not chosen:
+                continue
+            name = say(f"latency.{phase}_dots" if first else f"latency.{phase}_batch_dots")
+            series.append(
+                Series(
+                    name=name,
+                    x=[dot.intensity for dot in chosen],
+                    y=[dot.flops_per_s / 1e9 for dot in chosen],
+                    colour=colour,
+                    marker=marker if first else f"{marker}-open",
+                    size=9 if first else 11,
+                    opacity=0.9,
+                    hover=[
+                        say(
+                            f"latency.hover.{phase}_dot",
+                            batch=dot.batch,
+                            columns=charts.grouped(dot.columns),
+                            new=dot.num_new,
+                            intensity=f"{dot.intensity:.1f}",
+                            rate=giga(dot.flops_per_s),
+                            bandwidth=giga(dot.bytes_per_s),
+                            mfu=share(dot.mfu),
+                            mbu=share(dot.mbu),
+                            ms=ms(dot.seconds),
+                            num=dot.num,
+                        )
+                        for dot in chosen
+                    ],
+                )
+            )
+    roofs = {
+        say("latency.roof", dtype=dtype, rate=giga(one.per_s)): one.per_s
+        for dtype, one in ceilings.flops.items()
+    }
+    top = max(roofs.values())
+    ridge = f"{top / ceilings.bandwidth.per_s:.1f}"
+    names = {
+        "x": say("latency.axis.intensity"),
+        "y": say("latency.axis.flops"),
+        "ridge": say("latency.ridge", ridge=ridge),
+    }
+    return charts.roofline(
+        series, bandwidth=ceilings.bandwidth.per_s, roofs=roofs, names=names, theme=theme
+    )
+
+
+def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> go.Figure | None:
+    """Memory and utilisation over the sweep; None without readings."""
+    points = [p for p in diagnose.memory_points(logs) if p.used_bytes is not None]
+    if len(points) < 2:
+        return None
+    mib = 2**20
+    series = [
+        Series(
+            name=say("latency.memory_used"),
+            x=[p.t_s for p in points],
+            y=[p.used_bytes / mib for p in points],
+            colour="v",
+            line="solid",
+            marker="circle",
+            size=5,
+        ),
+        Series(
+            name=say("latency.memory_rows"),
+            x=[p.t_s for p in points],
+            y=[(p.kv_reserved_bytes or 0) / mib for p in points],
+            colour="k",
+            line="solid",
+            marker="diamond",
+            size=5,
+        ),
+    ]
+    for figure, colour, name in (
+        ("utilisation", "muted", "latency.utilisation"),
+        ("bus_utilisation", "read", "latency.bus"),
+    ):
+        kept = [(p.t_s, value) for p in points if (value := getattr(p, figure)) is not None]
+        if kept:
+            series.append(
+                Series(
+                    name=say(name),
+                    x=[t for t, _ in kept],
+                    y=[value * 100 for _, value in kept],
+                    colour=colour,
+                    line="dot",
+                    marker="",
+                    right=True,
+                )
+            )
+    return charts.xy(
+        series,
+        x=Axis(title=say("latency.axis.seconds")),
+        y=Axis(title=say("latency.axis.mib")),
+        right=Axis(title=say("latency.axis.share"), range=(0, 105)),
+        theme=theme,
+        height=320,
+    )
+
+
+def turns_chart(turns: Sequence[Turn], unit: str, say: Say, theme: str | None) -> go.Figure:
+    """The price of turn k, and what it would be if only what is new were read."""
+    numbers = [turn.number for turn in turns]
+    series = [
+        Series(
+            name=say(f"latency.{name}"),
+            x=numbers,
+            y=prices,
+            colour=colour,
+            line=line,
+            marker=marker,
+            hover=[
+                say(
+                    "latency.hover.turn",
+                    turn=turn.number,
+                    price=f"{price:.6g} {unit}",
+                    tokens=charts.grouped(turn.read_tokens),
+                )
+                for turn, price in zip(turns, prices, strict=True)
+            ],
+        )
+        for name, prices, colour, line, marker in (
+            ("turn_price", [t.price for t in turns], "prefill", "solid", "circle"),
+            ("turn_cached", [t.cached_price for t in turns], "new", "dash", "diamond"),
+        )
+    ]
+    timed = [t for t in turns if t.seconds is not None]
+    if timed:
+        series.append(
+            Series(
+                name=say("latency.turn_ttft"),
+                x=[t.number for t in timed],
+                y=[t.seconds for t in timed],
+                colour="muted",
+                line="dot",
+                marker="",
+                right=True,
+            )
+        )
+    return charts.xy(
+        series,
+        x=Axis(title=say("latency.axis.turn")),
+        y=Axis(title=say("latency.axis.price", unit=unit)),
+        right=Axis(title=say("latency.axis.ttft_s")) if timed else None,
+        theme=theme,
+        height=340,
+    )
+
+
+# ---- cards -------------------------------------------------------------------------------------
+
+
+def _card(say: Say, name: str, value: str, tag: str, unit: str = "", /, **params: object) -> Number:
+    """A number whose label, note, formula and help are `latency.card.NAME.*`."""
+    return Number(
+        label=say(f"latency.card.{name}"),
+        value=value,
+        unit=unit,
+        tag=say(f"latency.tag.{tag}"),
+        note=say(f"latency.card.{name}.note", **params),
+        formula=say(f"latency.card.{name}.formula", **params),
+        help=say(f"latency.card.{name}.help"),
+    )
+
+
+def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
+    """What the TTFT sweep says in six numbers."""
+    points, parts = sweep.points(result), latency.prefill_parts(result)
+    last = points[-1]
+    measured = last.ttft_s.median if last.ttft_s else None
+    least = None
+    if result.ceilings is not None:
+        least = latency.predicted_ttft_s(result.started, result.ceilings, last.columns)
+    fit = parts.fit if parts else None
+    slope = fit.slopes["tokens"] if fit else None
+    rest = None if measured is None or least is None else measured - least
+    prefill = last.prefill_s.median if last.prefill_s else None
+    flops = parts.linear_flops + parts.attention_flops if parts else None
+    rate = flops / prefill if flops and prefill else None
+    ceilings, dtype = result.ceilings, result.started.settings.dtype
+    top = ceilings.rate(dtype) if ceilings else None
+    quadratic = parts.attention_flops / flops if parts else None
+    shown = {"columns": charts.grouped(last.columns)}
+    return [
+        _card(
+            say, "ttft", ms(measured), tag, "ms", num=last.num_runs, **shown, **_ends(last.ttft_s)
+        ),
+        _card(
+            say,
+            "slope",
+            ms(slope),
+            tag,
+            "ms/token",
+            fixed=ms(fit.fixed) if fit else NONE,
+            slope=ms(slope),
+            square=f"{fit.slopes['square'] * 1e9:.2f}" if fit else NONE,
+            error=f"{fit.error:.1%}" if fit else NONE,
+            runs=sum(p.num_runs for p in points),
+        ),
+        _card(say, "least_ttft", ms(least), "predicted", "ms", flops=giga(flops), rate=giga(top),
+              share=share(least / measured if least and measured else None), **shown),
+        _card(say, "rest_ttft", ms(rest), tag, "ms", measured=ms(measured), least=ms(least),
+              share=share(rest / measured if rest is not None else None)),
+        _card(say, "mfu", share(rate / top if rate and top else None), tag, "", rate=giga(rate),
+              top=giga(top), flops=giga(flops), ms=ms(prefill), **shown),
+        _card(
+            say,
+            "cross",
+            charts.grouped(parts.cross_columns) if parts else NONE,
+            "predicted",
+            say("latency.tokens"),
+            share=share(quadratic),
+            fit=charts.grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
+            linear=giga(parts.linear_flops if parts else None),
+            attention=giga(parts.attention_flops if parts else None),
+            **shown,
+        ),
+    ]  # fmt: skip
+
+
+def _ends(one: Spread | None) -> dict[str, str]:
+    if one is None:
+        return dict.fromkeys(("p10", "p90", "p50", "p95"), NONE)
+    values = definitions.stats(one.values)
+    found = {"p10": one.p10, "p50": one.median, "p90": one.p90, "p95": values.p95}
+    return {name: ms(value) for name, value in found.items()}
+
+
+def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
+    """What the ITL sweep says in six numbers."""
+    points, splits = sweep.points(result), latency.decode_splits(result)
+    first, last = points[0], points[-1]
+    short = first.itl_s.median if first.itl_s else None
+    long = last.itl_s.median if last.itl_s else None
+    line = fits.fit(
+        {"columns": [p.columns for p in points if p.itl_s]},
+        [p.itl_s.median for p in points if p.itl_s],
+    )
+    slope = line.slopes["columns"] if line else None
+    end = splits[-1] if splits else None
+    start = splits[0] if splits else None
+    found, over = latency.residual(result), latency.overtake(result)
+    mbu = (start.weights_s + start.kv_s) / start.measured_s if start else None
+    return [
+        _card(say, "itl", ms(short), tag, "ms", value=charts.grouped(first.value),
+              num=len(first.itl_s.values) if first.itl_s else 0, long=ms(long),
+              last=charts.grouped(last.value), **_ends(first.itl_s)),
+        _card(say, "itl_slope", f"{slope * 1e6 * 1e3:.2f}" if slope is not None else NONE, tag,
+              "ms / 1000", fixed=ms(line.fixed if line else None),
+              error=f"{line.error:.1%}" if line else NONE, num=len(points)),
+        _card(say, "split", ms(end.overhead_s if end else None), tag, "ms",
+              weights=ms(end.weights_s if end else None), kv=ms(end.kv_s if end else None),
+              measured=ms(end.measured_s if end else None), last=charts.grouped(last.value)),
+        _card(say, "residual", ms(found.fixed_s if found else None), tag, "ms",
+              rate=giga(found.kv_per_s if found else None),
+              share=share(found.share if found else None),
+              error=f"{found.error:.1%}" if found else NONE),
+        _card(say, "mbu", share(mbu), tag, "", weights=ms(start.weights_s if start else None),
+              kv=ms(start.kv_s if start else None),
+              measured=ms(start.measured_s if start else None),
+              value=charts.grouped(first.value)),
+        _card(say, "overtake", charts.grouped(over.by_bytes) if over else NONE, "predicted",
+              say("latency.tokens"),
+              time=charts.grouped(over.by_time) if over and over.by_time else NONE,
+              share=share(found.share if found else None)),
+    ]  # fmt: skip
+
+
+def ceiling_cards(ceilings: Ceilings, dtype: str, tag: str, say: Say) -> list[Number]:
+    """The ceilings, and the maker's numbers beside them."""
+    sheet = roofline.datasheet(ceilings.machine)
+    one = ceilings.bandwidth
+    kernels = ", ".join(f"{name} {giga(value)}" for name, value in sorted(ceilings.kernels.items()))
+    found = [
+        _card(say, "bandwidth", giga(one.per_s), tag, "GB/s", kernel=one.kernel, num=one.num,
+              spread=share(one.spread), kernels=kernels,
+              buffer=f"{ceilings.buffer_bytes / 2**20:.0f}",
+              sheet=giga(sheet.bandwidth_per_s) if sheet else NONE)
+    ]  # fmt: skip
+    for name, roof in ceilings.flops.items():
+        card = _card(
+            say,
+            "rate",
+            giga(roof.per_s),
+            tag,
+            "GFLOP/s",
+            dtype=name,
+            kernel=roof.kernel,
+            num=roof.num,
+            spread=share(roof.spread),
+            sheet=giga(sheet.flops_per_s.get(name)) if sheet else NONE,
+        )
+        found.append(card)
+    ridge = ceilings.ridge(dtype)
+    found.append(
+        _card(
+            say,
+            "ridge",
+            f"{ridge:.1f}" if ridge else NONE,
+            tag,
+            "FLOP/B",
+            rate=giga(ceilings.rate(dtype)),
+            bandwidth=giga(one.per_s),
+        )
+    )
+    return found
+
+
+def price_cards(found: TokenCosts, tag: str, say: Say) -> list[Number]:
+    """A token of prefill against one of decode."""
+    pair = [("prefill", found.prefill), ("decode", found.decode), ("best", found.best)]
+    cards = [
+        _card(say, f"token_{name}", ms(one.seconds), tag, "ms", batch=found.best_batch,
+              columns=charts.grouped(found.prefill_columns),
+              bytes=NONE if one.num_bytes is None else f"{one.num_bytes / 1e6:.2f}",
+              flops=NONE if one.flops is None else f"{one.flops / 1e6:.0f}")
+        for name, one in pair
+    ]  # fmt: skip
+    first, best = found.ratios[1], found.ratios[found.best_batch]
+    five, four = found.price_batch
+    listed = ", ".join(f"{batch}: {ratio:.1f}" for batch, ratio in found.ratios.items())
+    cards.append(_card(say, "ratio", f"{first:.1f}", tag, "×", ratio=f"{first:.1f}",
+                       best=f"{best:.1f}", batch=found.best_batch, listed=listed))  # fmt: skip
+    between = NONE if five is None and four is None else " … ".join(
+        NONE if value is None else f"{value:.1f}" for value in (five, four)
+    )  # fmt: skip
+    cards.append(_card(say, "price_batch", between, tag, "", listed=listed,
+                       least=f"{min(found.ratios.values()):.1f}"))  # fmt: skip
+    return cards
+
+
+# ---- tables and notices --------------------------------------------------------------------------
+
+
+def definition_table(logs: Sequence[RunLog], say: Say) -> str:
+    """Each tool's TTFT, ITL and TPOT from the same runs, with their formulas."""
+    head = [say("latency.def.tool")]
+    head += [say(f"latency.def.{name}") for name in ("ttft", "itl", "itl_p95", "itl_p99", "tpot")]
+    head += [say("latency.def.samples")]
+    rows: list[list[str | Cell]] = []
+    for one in definitions.report(*logs):
+        figures = (one.ttft.median, one.itl.median, one.itl.p95, one.itl.p99, one.tpot.median)
+        shown = [ms(None if value is None else value / 1e9) for value in figures]
+        kinds = ("ttft", "itl", "itl", "itl", "tpot")
+        cells = [
+            Cell(text=text, help=say(f"latency.formula.{one.tool}.{kind}"))
+            for text, kind in zip(shown, kinds, strict=True)
+        ]
+        counts = f"{one.ttft.num} / {one.itl.num} / {one.tpot.num}"
+        rows.append([TOOLS[one.tool], *cells, counts])
+    return markup.table(head, rows)
+
+
+def formula_table(say: Say) -> str:
+    """The formulas behind the table, a tool a row."""
+    head = [say("latency.def.tool"), "TTFT", "ITL", "TPOT"]
+    rows = [
+        [TOOLS[tool], *(say(f"latency.formula.{tool}.{kind}") for kind in ("ttft", "itl", "tpot"))]
+        for tool in TOOLS
+    ]
+    return markup.table(head, rows)
+
+
+def verdict_notice(verdict: Verdict, language: str, say: Say) -> tuple[str, str, str]:
+    """A verdict as one of `markup.notices`: tone, heading, text."""
+    text = verdict.why.text(language) if verdict.why else ""
+    if verdict.confidence is not None:
+        text += " " + say("latency.confidence", share=share(verdict.confidence))
+    tone = "good" if verdict.causes else ""
+    return tone, diagnose.headline(verdict).text(language), text.strip()
+
+
+def shares_table(found: Diagnosis, language: str, say: Say) -> str:
+    """Where each phase's time goes, as far as the fit can say."""
+    head = [say("latency.phase"), *(say(f"diagnose.cause.{cause}") for cause in diagnose.CAUSES)]
+    rows = []
+    for verdict in (found.prefill, found.decode):
+        cells = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
+        rows.append([say(f"latency.phase.{verdict.phase}"), *cells])
+    return markup.table(head, rows)
