@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import charts, diagnose, latency, latency_view, live, markup, roofline, sweep
+from viz_engine import charts, diagnose, latency, latency_view, live, markup, sweep
 from viz_engine.command import QUESTIONS
 from viz_engine.diagnose import Diagnosis
 from viz_engine.events import MAX_FILE_BYTES, RunSettings
@@ -31,8 +31,8 @@ FIRST = {
     "lat_repeats": 3,
     "lat_budget": 60,
     "lat_image": "png",
-    "lat_in": 1.0,
-    "lat_out": 4.0,
+    "lat_in": None,
+    "lat_out": None,
     "lat_unit": "$",
     "lat_user": 100,
     "lat_answer": 300,
@@ -77,6 +77,7 @@ def first_values() -> None:
     query = st.query_params
     if query.get("section") in SECTIONS:
         state.lat_section = query["section"]
+        follow_section()
     asked = query.get("sweep", "")
     job = jobs.get(asked)
     if job is not None:
@@ -91,6 +92,13 @@ def first_values() -> None:
 def fill_values() -> None:
     """The usual values of what is measured."""
     state.lat_values = ", ".join(map(str, sweep.VALUES[state.lat_what]))
+
+
+def follow_section() -> None:
+    """Whoever looks at ITL will measure ITL next."""
+    if state.lat_section in KINDS and state.lat_section != state.lat_what:
+        state.lat_what = state.lat_section
+        fill_values()
 
 
 def take(job: SweepJob) -> None:
@@ -124,16 +132,6 @@ def submit() -> None:
     state.lat_notice = None
     state.lat_job = job.id
     state.lat_section = job.sweep.result.settings.what
-    info = registry.engine.info()
-    machine = result_of("ttft")[0]
-    if info.device and not kept_ceilings(info.device, machine):
-        registry.engine.measure(info.device)
-
-
-def kept_ceilings(device: str, _: object) -> roofline.Ceilings | None:
-    from viz_engine import hardware
-
-    return roofline.load(hardware.cpu_name(), device) if device == "cpu" else None
 
 
 def measure() -> None:
@@ -230,9 +228,9 @@ def ask_band() -> None:
     """What to measure, left; budget and the one button, right."""
     job = jobs.get(state.get("lat_job") or "")
     running = job is not None and not job.finished
-    left, right = st.columns([6, 5], gap="medium", vertical_alignment="bottom")
+    left, right = st.columns([5, 6], gap="medium", vertical_alignment="bottom")
     with left:
-        boxes = st.columns([3, 4], gap="small", vertical_alignment="bottom")
+        boxes = st.columns([4, 5], gap="small", vertical_alignment="bottom")
         boxes[0].segmented_control(
             say("latency.what"),
             KINDS,
@@ -251,7 +249,7 @@ def ask_band() -> None:
             **KEEP,
         )
     with right:
-        boxes = st.columns([2, 2, 4], gap="small", vertical_alignment="bottom")
+        boxes = st.columns([2, 2, 6], gap="small", vertical_alignment="bottom")
         boxes[0].selectbox(
             say("latency.repeats"), REPEATS, key="lat_repeats", help=say("latency.repeats_help"),
             **KEEP,
@@ -345,8 +343,6 @@ def measuring() -> None:
         return
     state.lat_measuring = False
     state.lat_notice = info.measure_problem or Message(key="latency.measured_now")
-    for result in shown_results():
-        result.ceilings = result.ceilings if result is recorded(result.settings.what) else None
     st.rerun()
 
 
@@ -397,11 +393,15 @@ def ttft() -> None:
     if (found := shown("ttft")) is None:
         return
     result, tag = found
-    left, right = st.columns([5, 4], gap="medium")
+    left, right = st.columns(2, gap="medium")
     with left:
         figure = latency_view.ttft_chart(result, say, theme())
         picture(figure, "ttft", say("latency.alt.ttft", **ends(result, "ttft_s")))
-    right.html(markup.cards(latency_view.ttft_cards(result, tag, say)))
+    with right:
+        figure = latency_view.prefill_chart(result, say, theme())
+        if figure is not None:
+            picture(figure, "prefill", say("latency.alt.prefill"))
+    st.html(markup.cards(latency_view.ttft_cards(result, tag, say)))
     st.caption(say("latency.note.ttft"))
 
 
@@ -467,7 +467,7 @@ def roof() -> None:
         picture(figure, "roofline", say("latency.alt.roofline"))
     dtype = results[0].started.settings.dtype
     tag = result_of(results[0].settings.what)[1]
-    right.html(markup.cards(latency_view.ceiling_cards(ceilings, dtype, tag, say)))
+    right.html(markup.cards(latency_view.ceiling_cards(ceilings, dtype, tag, say), two=True))
     st.caption(say("latency.note.roofline"))
 
 
@@ -490,9 +490,9 @@ def price() -> None:
         return
     st.html(markup.cards(latency_view.price_cards(costs, tag, say)))
     st.caption(say("latency.note.price"))
-    left, right = st.columns([2, 5], gap="medium")
+    left, right = st.columns([3, 5], gap="medium")
     with left:
-        one, two, three = st.columns([3, 3, 2], gap="small")
+        one, two, three = st.columns([4, 4, 3], gap="small", vertical_alignment="bottom")
         one.number_input(
             say("latency.price_in"), 0.0, 1e6, key="lat_in", step=0.1,
             help=say("latency.price_help"), **KEEP,
@@ -507,7 +507,8 @@ def price() -> None:
                 say(f"latency.{key}"), 0 if key == "system" else 1, 1_000_000, key=f"lat_{key}",
                 step=50, help=say(f"latency.{key}_help"), **KEEP,
             )  # fmt: skip
-        ratio = state.lat_out / state.lat_in if state.lat_in else None
+        priced = state.lat_in is not None and state.lat_out is not None
+        ratio = state.lat_out / state.lat_in if priced and state.lat_in else None
         st.caption(
             say(
                 "latency.price_ratio",
@@ -523,23 +524,24 @@ def price() -> None:
         user_tokens=state.lat_user,
         answer_tokens=state.lat_answer,
         system_tokens=state.lat_system,
-        price_in=state.lat_in,
-        price_out=state.lat_out,
+        price_in=state.lat_in if priced else 1e6,  # without prices: tokens
+        price_out=state.lat_out if priced else 0.0,
         line=parts.fit if parts else None,
     )
+    unit = state.lat_unit if priced else say("latency.tokens")
     with right:
-        figure = latency_view.turns_chart(made, state.lat_unit, say, theme())
+        figure = latency_view.turns_chart(made, unit, say, theme(), priced=priced)
         picture(figure, "turns", say("latency.alt.turns"))
         last, total = made[-1], sum(turn.price for turn in made)
         st.caption(
             plain(
                 say(
-                    "latency.turns_note",
+                    "latency.turns_note" if priced else "latency.turns_tokens",
                     turns=TURNS,
                     tokens=charts.grouped(last.read_tokens),
-                    price=f"{last.price:.6g} {state.lat_unit}",
-                    total=f"{total:.6g} {state.lat_unit}",
-                    cached=f"{sum(turn.cached_price for turn in made):.6g} {state.lat_unit}",
+                    price=latency_view.amount(last.price, unit),
+                    total=latency_view.amount(total, unit),
+                    cached=latency_view.amount(sum(turn.cached_price for turn in made), unit),
                 )
             )
         )
@@ -641,6 +643,7 @@ st.segmented_control(
     format_func=lambda name: say(f"latency.section.{name}"),
     key="lat_section",
     label_visibility="collapsed",
+    on_change=follow_section,
     **KEEP,
 )
 if st.query_params.get("section") != state.lat_section:

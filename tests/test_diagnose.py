@@ -216,6 +216,14 @@ def test_too_little_data_is_no_verdict(case: Case) -> None:
     assert "diagnose." not in verdict.why.text("zh") + verdict.next.text("zh")
 
 
+def test_decode_is_held_against_the_rate_of_its_own_number_format() -> None:
+    """A processor without bfloat16 products: far below float32's ceiling, and at its own."""
+    ceilings = made_ceilings(4e11, {"float32": 1e12, "bfloat16": 1e11})
+    machine = Machine(rate=0.08, ceilings=ceilings)  # of the higher one
+    verdict = diagnose.phase_verdict(machine.crossed_sweep(), "decode", ceilings)
+    assert verdict.causes == ("compute",)
+
+
 def test_a_batch_and_context_that_rise_together_cannot_be_told_apart() -> None:
     runs = [Machine().run(batch, 512, 24, batch) for batch in (1, 2, 4, 8, 16)]
     verdict = diagnose.phase_verdict(runs, "decode", CEILINGS)

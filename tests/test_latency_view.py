@@ -39,6 +39,10 @@ def test_every_figure_is_drawn(say, theme) -> None:
     )
     assert predicted.line.dash == "dash" and fitted.line.dash == "dot"
     assert all(a < b for a, b in zip(predicted.y, predicted.y[1:], strict=False))
+    prefill = latency_view.prefill_chart(ttft, say, theme)
+    at_longest = sum(layer.y[-1] for layer in prefill.data[:3])
+    assert at_longest == pytest.approx(prefill.data[3].y[-1], rel=0.1)
+    assert latency_view.prefill_chart(result(TTFT[:1]), say, theme) is None
     whole = sum(layer.y[0] for layer in figures[2].data[:3])
     assert whole == pytest.approx(figures[2].data[3].y[0])
 

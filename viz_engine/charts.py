@@ -221,7 +221,7 @@ class Axis:
     suffix: str = ""
 
     def made(self) -> dict[str, object]:
-        found: dict[str, object] = {"title": {"text": self.title}}
+        found: dict[str, object] = {"title": {"text": self.title}, "separatethousands": True}
         if self.log:
             found |= {"type": "log", "dtick": 1, "exponentformat": "none"}
         if self.ticks is not None:
@@ -259,8 +259,10 @@ def xy(
     """Points and lines over one another: all raw values stay visible behind their medians."""
     colours = palette(theme)
     changes: dict[str, object] = {"xaxis": x.made(), "yaxis": y.made(), "hovermode": "closest"}
+    changes["separators"] = ".\u202f"
     if right is not None:
         side = {"overlaying": "y", "side": "right", "showgrid": False, "automargin": True}
+        side["tickmode"] = "auto"  # Plotly would take the left axis's places
         muted = {"color": colours.muted}
         title = {"text": right.title, "font": muted | {"size": 12}, "standoff": 8}
         changes["yaxis2"] = right.made() | side | {"title": title, "tickfont": muted}

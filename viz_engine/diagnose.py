@@ -262,7 +262,7 @@ def _split(runs: list[_Run], phase: str, ceilings: Ceilings, dtype: str) -> _Spl
     gap, waited = sum(run.gap_s for run in runs), sum(run.waited_s for run in runs)
     rate, kv_rate = 1 / x if x > 0 else None, 1 / s if s > 0 else None
     seconds = dict.fromkeys(CAUSES, 0.0)
-    near = rate is None or rate >= NEAR_CEILING * ceilings.rate(dtype)
+    near = rate is None or rate >= NEAR_CEILING * _roof(ceilings, phase, dtype)
     seconds["compute" if near else "inefficiency"] += compute
     slow = kv_rate is not None and kv_rate < FAR_BELOW * bandwidth
     if "flops" not in features and _computes_rows(seen, ceilings, dtype):
@@ -290,6 +290,13 @@ def _split(runs: list[_Run], phase: str, ceilings: Ceilings, dtype: str) -> _Spl
         gap_s=gap / num,
         grown_s=grown / len(runs),
     )
+
+
+def _roof(ceilings: Ceilings, phase: str, dtype: str) -> float:
+    """The rate that a phase is held against. Decode multiplies in the run's own type, prefill in
+    float32 too where that is faster."""
+    own = ceilings.flops.get(dtype)
+    return own.per_s if phase == "decode" and own is not None else ceilings.rate(dtype)
 
 
 def _computes_rows(seen: list[_Seen], ceilings: Ceilings, dtype: str) -> bool:
@@ -351,7 +358,7 @@ def _evidence(
         says("fixed", fixed=ms(found.fixed_s), weights=ms(found.weights_s), gap=ms(found.gap_s)),
     ]
     if found.rate is not None:
-        most = ceilings.rate(dtype)
+        most = _roof(ceilings, phase, dtype)
         share = f"{found.rate / most:.0%}"
         params = {"rate": f"{found.rate / 1e9:.1f}", "most": f"{most / 1e9:.1f}", "share": share}
         said.append(says("rate", **params))

@@ -137,6 +137,43 @@ def _curve(places: list[int], seconds: list[float | None], name: str, say: Say) 
     return [Series(name=name, x=xs, y=ys, colour="new", line="dash", marker="", hover=hover)]
 
 
+def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure | None:
+    """Prefill at each length: what the fit says is fixed, linear and quadratic; None without a
+    fit."""
+    parts = latency.prefill_parts(result)
+    if parts is None or parts.fit is None:
+        return None
+    fit, points = parts.fit, [p for p in sweep.points(result) if p.prefill_s]
+    tokens = [p.columns for p in points]
+    layers = [
+        Layer(name=say("latency.part.fixed"), values=[fit.fixed * 1e3] * len(tokens), colour="read",
+              pattern="/"),
+        Layer(name=say("latency.part.linear"),
+              values=[fit.slopes["tokens"] * n * 1e3 for n in tokens], colour="prefill"),
+        Layer(name=say("latency.part.quadratic"),
+              values=[fit.slopes["square"] * n * n * 1e3 for n in tokens], colour="k",
+              pattern="x"),
+    ]  # fmt: skip
+    whole = Series(
+        name=say("latency.part.prefill"),
+        x=(),
+        y=[p.prefill_s.median * 1e3 for p in points],
+        colour="text",
+        marker="line-ew-open",
+        size=26,
+        hover=[say("latency.hover.step", ms=ms(p.prefill_s.median)) for p in points],
+    )
+    return charts.stacks(
+        [charts.grouped(p.value) for p in points],
+        layers,
+        x_title=say("latency.axis.prompt"),
+        y_title=say("latency.axis.prefill"),
+        unit="ms",
+        theme=theme,
+        whole=whole,
+    )
+
+
 def itl_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure:
     """ITL over context: every gap, medians, the least time of a step."""
     points = sweep.points(result)
@@ -372,8 +409,16 @@ def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> go.Figu
     )
 
 
-def turns_chart(turns: Sequence[Turn], unit: str, say: Say, theme: str | None) -> go.Figure:
-    """The price of turn k, and what it would be if only what is new were read."""
+def amount(value: float, unit: str) -> str:
+    """A price or a number of tokens with its unit."""
+    return f"{charts.grouped(value) if value >= 1000 else f'{value:.4g}'} {unit}"
+
+
+def turns_chart(
+    turns: Sequence[Turn], unit: str, say: Say, theme: str | None, *, priced: bool = True
+) -> go.Figure:
+    """The price of turn k, and what it would be if only what is new were read. Without prices, the
+    tokens that are read."""
     numbers = [turn.number for turn in turns]
     series = [
         Series(
@@ -387,7 +432,7 @@ def turns_chart(turns: Sequence[Turn], unit: str, say: Say, theme: str | None) -
                 say(
                     "latency.hover.turn",
                     turn=turn.number,
-                    price=f"{price:.6g} {unit}",
+                    price=amount(price, unit),
                     tokens=charts.grouped(turn.read_tokens),
                 )
                 for turn, price in zip(turns, prices, strict=True)
@@ -414,7 +459,7 @@ def turns_chart(turns: Sequence[Turn], unit: str, say: Say, theme: str | None) -
     return charts.xy(
         series,
         x=Axis(title=say("latency.axis.turn")),
-        y=Axis(title=say("latency.axis.price", unit=unit)),
+        y=Axis(title=say("latency.axis.price" if priced else "latency.axis.read", unit=unit)),
         right=Axis(title=say("latency.axis.ttft_s")) if timed else None,
         theme=theme,
         height=340,
@@ -519,7 +564,7 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
         _card(say, "itl", ms(short), tag, "ms", value=charts.grouped(first.value),
               num=len(first.itl_s.values) if first.itl_s else 0, long=ms(long),
               last=charts.grouped(last.value), **_ends(first.itl_s)),
-        _card(say, "itl_slope", f"{slope * 1e6 * 1e3:.2f}" if slope is not None else NONE, tag,
+        _card(say, "itl_slope", f"{slope * 1e6:.2f}" if slope is not None else NONE, tag,
               "ms / 1000", fixed=ms(line.fixed if line else None),
               error=f"{line.error:.1%}" if line else NONE, num=len(points)),
         _card(say, "split", ms(end.overhead_s if end else None), tag, "ms",

@@ -36,9 +36,9 @@ class Cell:
     help: str = ""
 
 
-def cards(numbers: Sequence[Number]) -> str:
-    """A grid of numbers."""
-    return f'<div class="numbers">{"".join(map(_card, numbers))}</div>'
+def cards(numbers: Sequence[Number], *, two: bool = False) -> str:
+    """A grid of numbers, in two columns or as many as there is room for."""
+    return f'<div class="numbers{" two" * two}">{"".join(map(_card, numbers))}</div>'
 
 
 def _card(number: Number) -> str:

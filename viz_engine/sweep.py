@@ -35,7 +35,7 @@ SCHEMA = 1
 KINDS = ("ttft", "itl", "batch")
 VALUES = {
     "ttft": (64, 128, 256, 512, 1024, 2048),
-    "itl": (64, 512, 1024, 2048, 4096),
+    "itl": (64, 256, 512, 1024, 2048),
     "batch": (1, 2, 4, 8),
 }
 NEW_TOKENS = {"ttft": 4, "itl": 24, "batch": 16}

@@ -18,7 +18,7 @@ from viz_engine.model_files import DEFAULT_MODEL
 from viz_engine.sweep import SweepResult
 
 WITHIN, FOR_SHARE = 0.15, 0.9
-BUDGET_S = 75.0  # of each of the two
+BUDGET_S = 60.0  # of each of the two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

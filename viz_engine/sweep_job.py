@@ -50,6 +50,7 @@ class SweepJob:
         self._lock = threading.RLock()
         self._run: Run | None = None
         self._running_since: float | None = None
+        self._asked = False
         self.finished = False
 
     def start(self) -> None:
@@ -117,7 +118,16 @@ class SweepJob:
                 return
             self._run = None
             self.sweep.took(run.log, run.error)
+        self._want_ceilings()
         self._go_on()
+
+    def _want_ceilings(self) -> None:
+        """Have the machine's ceilings measured after the first run, where none are kept."""
+        if not self._asked and self.sweep.result.started is not None:
+            self._asked = True
+            machine = self.sweep.result.started.hardware
+            if roofline.load(machine.name, machine.device) is None:
+                self._engine.measure(machine.device)
 
 
 class SweepJobs:
