@@ -31,6 +31,7 @@ FIRST = {
     "lat_repeats": 3,
     "lat_budget": 60,
     "lat_image": "png",
+    "lat_of": "sweep",
     "lat_in": None,
     "lat_out": None,
     "lat_unit": "$",
@@ -86,7 +87,7 @@ def first_values() -> None:
         state.lat_what = asked.removeprefix("recorded-")
         fill_values()
     elif asked:
-        state.lat_notice = Message(key="latency.unknown_sweep")
+        state.lat_notice = Message(key="lat.unknown_sweep")
 
 
 def fill_values() -> None:
@@ -232,48 +233,48 @@ def ask_band() -> None:
     with left:
         boxes = st.columns([4, 5], gap="small", vertical_alignment="bottom")
         boxes[0].segmented_control(
-            say("latency.what"),
+            say("lat.what"),
             KINDS,
             required=True,
-            format_func=lambda what: say(f"latency.what.{what}"),
+            format_func=lambda what: say(f"lat.what.{what}"),
             key="lat_what",
             on_change=fill_values,
-            help=say("latency.what_help"),
+            help=say("lat.what_help"),
             **KEEP,
         )
         boxes[1].text_input(
-            say(f"latency.values.{state.lat_what}"),
+            say(f"lat.values.{state.lat_what}"),
             key="lat_values",
             max_chars=200,
-            help=say("latency.values_help"),
+            help=say("lat.values_help"),
             **KEEP,
         )
     with right:
         boxes = st.columns([2, 2, 6], gap="small", vertical_alignment="bottom")
         boxes[0].selectbox(
-            say("latency.repeats"), REPEATS, key="lat_repeats", help=say("latency.repeats_help"),
+            say("lat.repeats"), REPEATS, key="lat_repeats", help=say("lat.repeats_help"),
             **KEEP,
         )  # fmt: skip
         budgets = [one for one in BUDGETS if one <= registry.limits.sweep_s] or [15]
         boxes[1].selectbox(
-            say("latency.budget"),
+            say("lat.budget"),
             budgets,
             key="lat_budget",
-            format_func=lambda seconds: say("latency.seconds", seconds=seconds),
-            help=say("latency.budget_help"),
+            format_func=lambda seconds: say("lat.seconds", seconds=seconds),
+            help=say("lat.budget_help"),
             **KEEP,
         )
         with boxes[2].container(horizontal=True, horizontal_alignment="right", gap="small"):
-            with st.popover(say("latency.more"), icon=":material/folder_open:"):
+            with st.popover(say("lat.more"), icon=":material/folder_open:"):
                 files_box()
             if running:
                 st.button(
-                    say("latency.stop"), key="lat_stop", icon=":material/stop:", type="primary",
+                    say("lat.stop"), key="lat_stop", icon=":material/stop:", type="primary",
                     on_click=stop,
                 )  # fmt: skip
             else:
                 st.button(
-                    say("latency.start"), key="lat_start", icon=":material/play_arrow:",
+                    say("lat.start"), key="lat_start", icon=":material/play_arrow:",
                     type="primary", on_click=submit,
                 )  # fmt: skip
     if running:
@@ -285,16 +286,16 @@ def ask_band() -> None:
 def files_box() -> None:
     """Open, go back, measure the ceilings."""
     st.file_uploader(
-        say("latency.open"), type=["jsonl"], key="lat_upload", on_change=open_file,
-        help=say("latency.open_help"),
+        say("lat.open"), type=["jsonl"], key="lat_upload", on_change=open_file,
+        help=say("lat.open_help"),
     )  # fmt: skip
     st.button(
-        say("latency.recorded"), key="lat_recorded", on_click=use_recorded, width="stretch",
+        say("lat.recorded"), key="lat_recorded", on_click=use_recorded, width="stretch",
         disabled=not state.lat_jobs,
     )  # fmt: skip
     st.button(
-        say("latency.measure"), key="lat_measure", on_click=measure, width="stretch",
-        help=say("latency.measure_help"), disabled=registry.engine.info().measuring,
+        say("lat.measure"), key="lat_measure", on_click=measure, width="stretch",
+        help=say("lat.measure_help"), disabled=registry.engine.info().measuring,
     )  # fmt: skip
 
 
@@ -315,7 +316,7 @@ def under_way() -> None:
             state.lat_done = 0
             ended = job.sweep.result
             state.lat_notice = ended.error or (
-                Message(key=f"latency.ended.{ended.ended}") if ended.ended != "done" else None
+                Message(key=f"lat.ended.{ended.ended}") if ended.ended != "done" else None
             )
         st.rerun()
     total, left = status.progress.num_total, status.progress.left_s
@@ -323,8 +324,8 @@ def under_way() -> None:
         text = status.message.text(language)
         text += "" if status.fraction is None else f" {status.fraction:.0%}"
     else:
-        text = say("latency.progress", done=done, total=total, value=status.value or "-")
-        text += "" if left is None else " · " + say("latency.left", seconds=round(left))
+        text = say("lat.progress", done=done, total=total, value=status.value or "-")
+        text += "" if left is None else " · " + say("lat.left", seconds=round(left))
     st.progress(min(done / max(total, 1), 1.0), text=plain(text))
 
 
@@ -339,10 +340,10 @@ def measuring() -> None:
     """Until the ceilings are there."""
     info = registry.engine.info()
     if info.measuring:
-        st.caption(say("latency.measuring"))
+        st.caption(say("lat.measuring"))
         return
     state.lat_measuring = False
-    state.lat_notice = info.measure_problem or Message(key="latency.measured_now")
+    state.lat_notice = info.measure_problem or Message(key="lat.measured_now")
     st.rerun()
 
 
@@ -364,8 +365,8 @@ def where(result: SweepResult, tag: str) -> None:
     """Whose numbers these are."""
     started = result.started
     text = say(
-        "latency.where",
-        tag=say(f"latency.tag.{tag}"),
+        "lat.where",
+        tag=say(f"lat.tag.{tag}"),
         machine=started.hardware.name,
         device=started.hardware.device,
         threads=started.hardware.num_threads or "-",
@@ -375,7 +376,7 @@ def where(result: SweepResult, tag: str) -> None:
         when=started.started_at[:10],
     )
     if result.ended != "done":
-        text += " · " + say(f"latency.ended.{result.ended}")
+        text += " · " + say(f"lat.ended.{result.ended}")
     st.caption(plain(text))
 
 
@@ -383,7 +384,7 @@ def shown(what: str) -> tuple[SweepResult, str] | None:
     """The sweep of a kind, or a sentence where there is none."""
     result, tag = result_of(what)
     if result is None or not result.logs:
-        st.caption(say("latency.none"))
+        st.caption(say("lat.none"))
         return None
     where(result, tag)
     return result, tag
@@ -396,13 +397,13 @@ def ttft() -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         figure = latency_view.ttft_chart(result, say, theme())
-        picture(figure, "ttft", say("latency.alt.ttft", **ends(result, "ttft_s")))
+        picture(figure, "ttft", say("lat.alt.ttft", **ends(result, "ttft_s")))
     with right:
         figure = latency_view.prefill_chart(result, say, theme())
         if figure is not None:
-            picture(figure, "prefill", say("latency.alt.prefill"))
+            picture(figure, "prefill", say("lat.alt.prefill"))
     st.html(markup.cards(latency_view.ttft_cards(result, tag, say)))
-    st.caption(say("latency.note.ttft"))
+    st.caption(say("lat.note.ttft"))
 
 
 def itl() -> None:
@@ -412,17 +413,17 @@ def itl() -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         figure = latency_view.itl_chart(result, say, theme())
-        picture(figure, "itl", say("latency.alt.itl", **ends(result, "itl_s")))
+        picture(figure, "itl", say("lat.alt.itl", **ends(result, "itl_s")))
     with right:
         if latency.decode_splits(result):
             figure = latency_view.split_chart(result, say, theme())
-            picture(figure, "split", say("latency.alt.split"))
+            picture(figure, "split", say("lat.alt.split"))
         else:
-            st.caption(say("latency.no_ceilings"))
+            st.caption(say("lat.no_ceilings"))
     st.html(markup.cards(latency_view.itl_cards(result, tag, say)))
     if result.ceilings is not None:
         late = latency.exceeds(result.ceilings, latency.decode_splits(result))
-        key = "latency.note.exceeds" if late else "latency.note.itl"
+        key = "lat.note.exceeds" if late else "lat.note.itl"
         st.caption(say(key, values=", ".join(map(str, late))) if late else say(key))
 
 
@@ -445,11 +446,11 @@ def batch() -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         figure = latency_view.batch_chart(result, findings, say, theme())
-        picture(figure, "batch", say("latency.alt.batch"))
+        picture(figure, "batch", say("lat.alt.batch"))
     with right:
         if latency.decode_splits(result):
             figure = latency_view.split_chart(result, say, theme())
-            picture(figure, "batch-split", say("latency.alt.split"))
+            picture(figure, "batch-split", say("lat.alt.split"))
     for message in (*findings.batch.evidence, findings.batch.next):
         st.caption(plain(message.text(language)))
 
@@ -458,25 +459,36 @@ def roof() -> None:
     results = same_machine(shown_results())
     ceilings = next((one.ceilings for one in results if one.ceilings), None)
     if ceilings is None:
-        st.caption(say("latency.no_ceilings"))
+        st.caption(say("lat.no_ceilings"))
         return
     where(results[0], result_of(results[0].settings.what)[1])
     left, right = st.columns([5, 3], gap="medium")
     with left:
         figure = latency_view.roofline_chart(results, ceilings, say, theme())
-        picture(figure, "roofline", say("latency.alt.roofline"))
+        picture(figure, "roofline", say("lat.alt.roofline"))
     dtype = results[0].started.settings.dtype
     tag = result_of(results[0].settings.what)[1]
     right.html(markup.cards(latency_view.ceiling_cards(ceilings, dtype, tag, say), two=True))
-    st.caption(say("latency.note.roofline"))
+    st.caption(say("lat.note.roofline"))
 
 
 def definitions_of() -> None:
     if (found := shown("itl")) is None:
         return
-    result, _ = found
-    st.html(latency_view.definition_table(result.logs, say))
-    st.caption(say("latency.note.definitions"))
+    logs = found[0].logs
+    live_run = registry.get(state.get("run_id") or "")
+    if live_run is not None and live_run.log.steps:
+        of = st.segmented_control(
+            say("lat.of"),
+            ("sweep", "live"),
+            required=True,
+            key="lat_of",
+            format_func=lambda name: say(f"lat.of.{name}"),
+            help=say("lat.of_help"),
+        )
+        logs = [live_run.log] if of == "live" else logs
+    st.html(latency_view.definition_table(logs, say))
+    st.caption(say("lat.note.definitions"))
     st.html(latency_view.formula_table(say))
 
 
@@ -486,32 +498,32 @@ def price() -> None:
     result, tag = found
     costs = latency.token_costs(result)
     if costs is None:
-        st.caption(say("latency.no_batch_one"))
+        st.caption(say("lat.no_batch_one"))
         return
     st.html(markup.cards(latency_view.price_cards(costs, tag, say)))
-    st.caption(say("latency.note.price"))
+    st.caption(say("lat.note.price"))
     left, right = st.columns([3, 5], gap="medium")
     with left:
         one, two, three = st.columns([4, 4, 3], gap="small", vertical_alignment="bottom")
         one.number_input(
-            say("latency.price_in"), 0.0, 1e6, key="lat_in", step=0.1,
-            help=say("latency.price_help"), **KEEP,
+            say("lat.price_in"), 0.0, 1e6, key="lat_in", step=0.1,
+            help=say("lat.price_help"), **KEEP,
         )  # fmt: skip
         two.number_input(
-            say("latency.price_out"), 0.0, 1e6, key="lat_out", step=0.1,
-            help=say("latency.price_help"), **KEEP,
+            say("lat.price_out"), 0.0, 1e6, key="lat_out", step=0.1,
+            help=say("lat.price_help"), **KEEP,
         )  # fmt: skip
-        three.text_input(say("latency.unit"), key="lat_unit", max_chars=8, **KEEP)
+        three.text_input(say("lat.unit"), key="lat_unit", max_chars=8, **KEEP)
         for key in ("system", "user", "answer"):
             st.number_input(
-                say(f"latency.{key}"), 0 if key == "system" else 1, 1_000_000, key=f"lat_{key}",
-                step=50, help=say(f"latency.{key}_help"), **KEEP,
+                say(f"lat.{key}"), 0 if key == "system" else 1, 1_000_000, key=f"lat_{key}",
+                step=50, help=say(f"lat.{key}_help"), **KEEP,
             )  # fmt: skip
         priced = state.lat_in is not None and state.lat_out is not None
         ratio = state.lat_out / state.lat_in if priced and state.lat_in else None
         st.caption(
             say(
-                "latency.price_ratio",
+                "lat.price_ratio",
                 prices="-" if ratio is None else f"{ratio:.1f}",
                 one=f"{costs.ratios[1]:.1f}",
                 best=f"{costs.ratios[costs.best_batch]:.1f}",
@@ -528,15 +540,15 @@ def price() -> None:
         price_out=state.lat_out if priced else 0.0,
         line=parts.fit if parts else None,
     )
-    unit = state.lat_unit if priced else say("latency.tokens")
+    unit = state.lat_unit if priced else say("lat.tokens")
     with right:
         figure = latency_view.turns_chart(made, unit, say, theme(), priced=priced)
-        picture(figure, "turns", say("latency.alt.turns"))
+        picture(figure, "turns", say("lat.alt.turns"))
         last, total = made[-1], sum(turn.price for turn in made)
         st.caption(
             plain(
                 say(
-                    "latency.turns_note" if priced else "latency.turns_tokens",
+                    "lat.turns_note" if priced else "lat.turns_tokens",
                     turns=TURNS,
                     tokens=charts.grouped(last.read_tokens),
                     price=latency_view.amount(last.price, unit),
@@ -550,7 +562,7 @@ def price() -> None:
 def diagnosis_section() -> None:
     results = same_machine(shown_results())
     if not results:
-        st.caption(say("latency.none"))
+        st.caption(say("lat.none"))
         return
     where(results[0], result_of(results[0].settings.what)[1])
     found = diagnosis_of(results)
@@ -560,7 +572,7 @@ def diagnosis_section() -> None:
     left, right = st.columns(2, gap="medium")
     for box, verdict in zip((left, right), verdicts, strict=True):
         with box.container(border=True):
-            st.markdown(f"**{say(f'latency.phase.{verdict.phase}')}**")
+            st.markdown(f"**{say(f'lat.phase.{verdict.phase}')}**")
             for message in (*verdict.evidence, *verdict.unknown, verdict.next):
                 st.caption(plain(message.text(language)))
     left, right = st.columns([5, 4], gap="medium")
@@ -568,12 +580,12 @@ def diagnosis_section() -> None:
     with left:
         figure = latency_view.memory_chart(logs, say, theme())
         if figure is not None:
-            picture(figure, "memory-watch", say("latency.alt.memory"))
+            picture(figure, "memory-watch", say("lat.alt.memory"))
     with right:
         for part in (found.batch, found.memory):
             for message in (*part.evidence, part.next):
                 st.caption(plain(message.text(language)))
-    st.caption(say("latency.note.diagnosis"))
+    st.caption(say("lat.note.diagnosis"))
 
 
 def share() -> None:
@@ -582,11 +594,11 @@ def share() -> None:
     job_id = state.lat_jobs.get(state.lat_what, "")
     name = job_id if jobs.get(job_id) else f"recorded-{state.lat_what}"
     base = (st.context.url or "").partition("?")[0]
-    st.caption(say("latency.link"), help=say("latency.link_help"))
+    st.caption(say("lat.link"), help=say("lat.link_help"))
     st.code(f"{base}?sweep={name}&section={state.lat_what}&lang={language}", language=None)
     one, two, three = st.columns(3)
     one.download_button(
-        say("latency.csv"),
+        say("lat.csv"),
         data=lambda: latency.to_csv(shown_results()),
         file_name="second-token-latency.csv",
         mime="text/csv",
@@ -596,7 +608,7 @@ def share() -> None:
     )
     if result is not None:
         two.download_button(
-            say("latency.download", what=say(f"latency.what.{state.lat_what}")),
+            say("lat.download", what=say(f"lat.what.{state.lat_what}")),
             data=lambda: result.to_jsonl(),
             file_name=f"second-token-{state.lat_what}.jsonl",
             mime="application/x-ndjson",
@@ -605,15 +617,15 @@ def share() -> None:
             width="stretch",
         )
     three.segmented_control(
-        say("latency.image"),
+        say("lat.image"),
         ["png", "svg"],
         required=True,
         key="lat_image",
         format_func=str.upper,
-        help=say("latency.image_help"),
+        help=say("lat.image_help"),
         **KEEP,
     )
-    st.caption(say("latency.command"))
+    st.caption(say("lat.command"))
     st.code(
         f"python -m viz_engine sweep --what {state.lat_what} --budget {state.lat_budget} --json",
         language="bash",
@@ -637,10 +649,10 @@ with st.container(key="ask"):
 if notice := state.get("lat_notice"):
     st.warning(plain(notice.text(language)), icon=":material/info:")
 st.segmented_control(
-    say("latency.section"),
+    say("lat.section"),
     SECTIONS,
     required=True,
-    format_func=lambda name: say(f"latency.section.{name}"),
+    format_func=lambda name: say(f"lat.section.{name}"),
     key="lat_section",
     label_visibility="collapsed",
     on_change=follow_section,

@@ -46,7 +46,7 @@ language = language_switch()
 page = st.navigation(
     [
         st.Page("live.py", title=t("page.live", language), url_path="live", default=True),
-        st.Page("latency.py", title=t("latency.title", language), url_path="latency"),
+        st.Page("latency.py", title=t("lat.title", language), url_path="latency"),
     ],
     position="top",
 )

@@ -20,6 +20,7 @@ GROUPS = (
         "sweep",
         "fits",
         "diagnose",
+        "latency",
         "command",
     ),
     (
@@ -56,6 +57,7 @@ TORCH_USERS |= {"contenders", "bench"}
 TORCH_LATE = {
     "worker",
     "sweep_command",
+    "sweep_bench",
     "__main__",
 }  # inside a function that runs in the engine process
 PLOTLY_USERS = {"charts"}

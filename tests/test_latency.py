@@ -78,7 +78,7 @@ def test_the_parts_of_a_step_add_up() -> None:
 
 
 def test_kv_overtake_the_weights_where_their_bytes_are_equal() -> None:
-    found = latency.overtake(result(Machine(kv_rate=0.5).context_sweep(), "itl"))
+    found = latency.overtake(result(Machine(kv_rate=0.5, rate=1e6).context_sweep(), "itl"))
     weights = cost.step(
         SPEC, "bfloat16", batch=1, num_new=1, num_columns=1, prompt_columns=1, cached=True
     ).weight_bytes_read

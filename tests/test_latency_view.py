@@ -6,7 +6,7 @@ import pytest
 from test_diagnose import CEILINGS, Machine
 from test_latency import result
 
-from viz_engine import diagnose, latency, latency_view, markup
+from viz_engine import diagnose, latency, latency_view, markup, sweep
 from viz_engine.text import t
 
 
@@ -34,9 +34,9 @@ def test_every_figure_is_drawn(say, theme) -> None:
         assert len(figure.data) >= 2 and figure.layout.xaxis.title.text
     raw, medians, predicted, fitted = figures[0].data
     assert len(raw.x) == 18 and len(medians.x) == 6
-    assert list(medians.error_y.array) == pytest.approx(
-        [high - y for high, y in zip(medians.y + medians.error_y.array, medians.y, strict=True)]
-    )
+    p90s = [high + y for high, y in zip(medians.error_y.array, medians.y, strict=True)]
+    points = sweep.points(ttft)
+    assert p90s == pytest.approx([point.ttft_s.p90 * 1e3 for point in points])
     assert predicted.line.dash == "dash" and fitted.line.dash == "dot"
     assert all(a < b for a, b in zip(predicted.y, predicted.y[1:], strict=False))
     prefill = latency_view.prefill_chart(ttft, say, theme)
@@ -65,9 +65,9 @@ def test_without_ceilings_what_has_no_basis_is_a_dash(say) -> None:
     ttft = result(TTFT)
     ttft.ceilings = None
     by_label = {card.label: card for card in latency_view.ttft_cards(ttft, "measured", say)}
-    assert by_label[say("latency.card.least_ttft")].value == "-"
-    assert by_label[say("latency.card.mfu")].value == "-"
-    assert by_label[say("latency.card.ttft")].value != "-"
+    assert by_label[say("lat.card.least_ttft")].value == "-"
+    assert by_label[say("lat.card.mfu")].value == "-"
+    assert by_label[say("lat.card.ttft")].value != "-"
     assert len(latency_view.ttft_chart(ttft, say, "dark").data) == 3
     itl = result(ITL, "itl")
     itl.ceilings = None

@@ -9,8 +9,6 @@ Try it: tests/test_latency_view.py
 
 from collections.abc import Callable, Sequence
 
-import plotly.graph_objects as go
-
 from viz_engine import charts, definitions, diagnose, fits, latency, markup, roofline, sweep
 from viz_engine.charts import Axis, Layer, Mark, Series
 from viz_engine.diagnose import Diagnosis, Verdict
@@ -62,7 +60,7 @@ def _raw(points: Sequence[Point], figure: str, name: str, colour: str, say: Say)
         for value in (one.values if one else ())[:RAW_MOST]:
             xs.append(point.value)
             ys.append(value * 1e3)
-            hover.append(say("latency.hover.raw", value=point.value, ms=ms(value)))
+            hover.append(say("lat.hover.raw", value=point.value, ms=ms(value)))
     return Series(name=name, x=xs, y=ys, colour=colour, size=5, opacity=0.35, hover=hover)
 
 
@@ -81,7 +79,7 @@ def _medians(
         marker=marker,
         hover=[
             say(
-                "latency.hover.median",
+                "lat.hover.median",
                 value=p.value,
                 ms=ms(one.median),
                 p10=ms(one.p10),
@@ -100,23 +98,23 @@ def _places(points: Sequence[Point]) -> list[int]:
     return sorted({round(step) for step in steps} | {p.value for p in points})
 
 
-def ttft_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure:
+def ttft_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.Figure:
     """TTFT over prompt length: every run, medians, the least time, the fitted line."""
     points = sweep.points(result)
     series = [
-        _raw(points, "ttft_s", say("latency.raw"), "prefill", say),
-        _medians(points, "ttft_s", say("latency.ttft_median"), "prefill", say),
+        _raw(points, "ttft_s", say("lat.raw"), "prefill", say),
+        _medians(points, "ttft_s", say("lat.ttft_median"), "prefill", say),
     ]
     places = _places(points)
     if result.ceilings is not None:
         curve = [latency.predicted_ttft_s(result.started, result.ceilings, n) for n in places]
-        series += _curve(places, curve, say("latency.predicted"), say)
+        series += _curve(places, curve, say("lat.predicted"), say)
     parts = latency.prefill_parts(result)
     if parts is not None and parts.fit is not None:
         fitted = [parts.fit.at(tokens=n, square=n * n) for n in places]
         series.append(
             Series(
-                name=say("latency.fitted"),
+                name=say("lat.fitted"),
                 x=places,
                 y=[value * 1e3 for value in fitted],
                 colour="muted",
@@ -124,20 +122,20 @@ def ttft_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure:
                 marker="",
             )
         )
-    x = Axis(title=say("latency.axis.prompt"))
-    return charts.xy(series, x=x, y=Axis(title=say("latency.axis.ttft")), theme=theme)
+    x = Axis(title=say("lat.axis.prompt"))
+    return charts.xy(series, x=x, y=Axis(title=say("lat.axis.ttft")), theme=theme)
 
 
 def _curve(places: list[int], seconds: list[float | None], name: str, say: Say) -> list[Series]:
     kept = [(n, s * 1e3) for n, s in zip(places, seconds, strict=True) if s is not None]
     if not kept:
         return []
-    hover = [say("latency.hover.predicted", value=n, ms=ms(y / 1e3)) for n, y in kept]
+    hover = [say("lat.hover.predicted", value=n, ms=ms(y / 1e3)) for n, y in kept]
     xs, ys = zip(*kept, strict=True)
     return [Series(name=name, x=xs, y=ys, colour="new", line="dash", marker="", hover=hover)]
 
 
-def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure | None:
+def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.Figure | None:
     """Prefill at each length: what the fit says is fixed, linear and quadratic; None without a
     fit."""
     parts = latency.prefill_parts(result)
@@ -146,48 +144,48 @@ def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure
     fit, points = parts.fit, [p for p in sweep.points(result) if p.prefill_s]
     tokens = [p.columns for p in points]
     layers = [
-        Layer(name=say("latency.part.fixed"), values=[fit.fixed * 1e3] * len(tokens), colour="read",
+        Layer(name=say("lat.part.fixed"), values=[fit.fixed * 1e3] * len(tokens), colour="read",
               pattern="/"),
-        Layer(name=say("latency.part.linear"),
+        Layer(name=say("lat.part.linear"),
               values=[fit.slopes["tokens"] * n * 1e3 for n in tokens], colour="prefill"),
-        Layer(name=say("latency.part.quadratic"),
+        Layer(name=say("lat.part.quadratic"),
               values=[fit.slopes["square"] * n * n * 1e3 for n in tokens], colour="k",
               pattern="x"),
     ]  # fmt: skip
     whole = Series(
-        name=say("latency.part.prefill"),
+        name=say("lat.part.prefill"),
         x=(),
         y=[p.prefill_s.median * 1e3 for p in points],
         colour="text",
         marker="line-ew-open",
         size=26,
-        hover=[say("latency.hover.step", ms=ms(p.prefill_s.median)) for p in points],
+        hover=[say("lat.hover.step", ms=ms(p.prefill_s.median)) for p in points],
     )
     return charts.stacks(
         [charts.grouped(p.value) for p in points],
         layers,
-        x_title=say("latency.axis.prompt"),
-        y_title=say("latency.axis.prefill"),
+        x_title=say("lat.axis.prompt"),
+        y_title=say("lat.axis.prefill"),
         unit="ms",
         theme=theme,
         whole=whole,
     )
 
 
-def itl_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure:
+def itl_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.Figure:
     """ITL over context: every gap, medians, the least time of a step."""
     points = sweep.points(result)
     series = [
-        _raw(points, "itl_s", say("latency.raw_gap"), "k", say),
-        _medians(points, "itl_s", say("latency.itl_median"), "k", say),
+        _raw(points, "itl_s", say("lat.raw_gap"), "k", say),
+        _medians(points, "itl_s", say("lat.itl_median"), "k", say),
     ]
     if result.ceilings is not None:
         places = _places(points)
         curve = [latency.predicted_itl_s(result.started, result.ceilings, n) for n in places]
-        series += _curve(places, curve, say("latency.predicted"), say)
-    x = Axis(title=say("latency.axis.context"))
+        series += _curve(places, curve, say("lat.predicted"), say)
+    x = Axis(title=say("lat.axis.context"))
     top = _axis_top(points, "itl_s")
-    y = Axis(title=say("latency.axis.itl"), range=(0, top) if top else None)
+    y = Axis(title=say("lat.axis.itl"), range=(0, top) if top else None)
     return charts.xy(series, x=x, y=y, theme=theme)
 
 
@@ -197,53 +195,55 @@ def _axis_top(points: Sequence[Point], figure: str) -> float | None:
     return max(tops) * 1.6e3 if tops else None
 
 
-def split_chart(result: SweepResult, say: Say, theme: str | None) -> go.Figure:
+def split_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.Figure:
     """A decode step at each value: weights, K/V, the rest."""
     splits = latency.decode_splits(result)
     labels = [charts.grouped(one.value) for one in splits]
     layers = [
         Layer(
-            name=say("latency.part.weights"),
+            name=say("lat.part.weights"),
             values=[one.weights_s * 1e3 for one in splits],
             colour="muted",
         ),
-        Layer(name=say("latency.part.kv"), values=[one.kv_s * 1e3 for one in splits], colour="k"),
+        Layer(name=say("lat.part.kv"), values=[one.kv_s * 1e3 for one in splits], colour="k"),
         Layer(
-            name=say("latency.part.overhead"),
+            name=say("lat.part.overhead"),
             values=[one.overhead_s * 1e3 for one in splits],
             colour="read",
             pattern="/",
         ),
     ]
     whole = Series(
-        name=say("latency.part.measured"),
+        name=say("lat.part.measured"),
         x=(),
         y=[one.measured_s * 1e3 for one in splits],
         colour="text",
         marker="line-ew-open",
         size=26,
-        hover=[say("latency.hover.step", ms=ms(one.measured_s)) for one in splits],
+        hover=[say("lat.hover.step", ms=ms(one.measured_s)) for one in splits],
     )
     kind = result.settings.what
     return charts.stacks(
         labels,
         layers,
-        x_title=say("latency.axis.batch" if kind == "batch" else "latency.axis.context"),
-        y_title=say("latency.axis.step"),
+        x_title=say("lat.axis.batch" if kind == "batch" else "lat.axis.context"),
+        y_title=say("lat.axis.step"),
         unit="ms",
         theme=theme,
         whole=whole,
     )
 
 
-def batch_chart(result: SweepResult, found: Diagnosis, say: Say, theme: str | None) -> go.Figure:
+def batch_chart(
+    result: SweepResult, found: Diagnosis, say: Say, theme: str | None
+) -> charts.go.Figure:
     """Prefill and ITL over the batch, both as multiples of the smallest batch, and the safe
     line."""
     points = sweep.points(result)
     series = []
     for figure, colour, name, marker in (
-        ("prefill_s", "prefill", "latency.prefill_growth", "circle"),
-        ("itl_s", "k", "latency.itl_growth", "diamond"),
+        ("prefill_s", "prefill", "lat.prefill_growth", "circle"),
+        ("itl_s", "k", "lat.itl_growth", "diamond"),
     ):
         kept = [(p, one) for p in points if (one := getattr(p, figure)) is not None]
         if not kept:
@@ -261,7 +261,7 @@ def batch_chart(result: SweepResult, found: Diagnosis, say: Say, theme: str | No
                 marker=marker,
                 hover=[
                     say(
-                        "latency.hover.median",
+                        "lat.hover.median",
                         value=p.value,
                         ms=ms(one.median),
                         p10=ms(one.p10),
@@ -276,7 +276,7 @@ def batch_chart(result: SweepResult, found: Diagnosis, say: Say, theme: str | No
     proportion = [value / values[0] for value in values]
     series.append(
         Series(
-            name=say("latency.proportion"),
+            name=say("lat.proportion"),
             x=values,
             y=proportion,
             colour="muted",
@@ -285,11 +285,11 @@ def batch_chart(result: SweepResult, found: Diagnosis, say: Say, theme: str | No
         )
     )
     safe = found.batch.safe_batch
-    marks = [Mark(x=safe, text=say("latency.safe", batch=safe), colour="new")] if safe else []
+    marks = [Mark(x=safe, text=say("lat.safe", batch=safe), colour="new")] if safe else []
     return charts.xy(
         series,
-        x=Axis(title=say("latency.axis.batch"), log=True, ticks=values),
-        y=Axis(title=say("latency.axis.times"), log=True, ticks=(1, 2, 4, 8, 16, 32), suffix=""),
+        x=Axis(title=say("lat.axis.batch"), log=True, ticks=values),
+        y=Axis(title=say("lat.axis.times"), log=True, ticks=(1, 2, 4, 8, 16, 32), suffix=""),
         theme=theme,
         marks=marks,
     )
@@ -297,7 +297,7 @@ def batch_chart(result: SweepResult, found: Diagnosis, say: Say, theme: str | No
 
 def roofline_chart(
     results: Sequence[SweepResult], ceilings: Ceilings, say: Say, theme: str | None
-) -> go.Figure:
+) -> charts.go.Figure:
     """Every kind of step of all sweeps as a dot; decode dots grow with the batch."""
     found = [(dot, result) for result in results for dot in latency.dots(result)]
     groups = [
@@ -312,7 +312,7 @@ def roofline_chart(
                 chosen = [dot for dot in mine if dot.batch > 1]
             if not chosen:
                 continue
-            name = say(f"latency.{phase}_dots" if first else f"latency.{phase}_batch_dots")
+            name = say(f"lat.{phase}_dots" if first else f"lat.{phase}_batch_dots")
             series.append(
                 Series(
                     name=name,
@@ -324,7 +324,7 @@ def roofline_chart(
                     opacity=0.9,
                     hover=[
                         say(
-                            f"latency.hover.{phase}_dot",
+                            f"lat.hover.{phase}_dot",
                             batch=dot.batch,
                             columns=charts.grouped(dot.columns),
                             new=dot.num_new,
@@ -341,22 +341,22 @@ def roofline_chart(
                 )
             )
     roofs = {
-        say("latency.roof", dtype=dtype, rate=giga(one.per_s)): one.per_s
+        say("lat.roof", dtype=dtype, rate=giga(one.per_s)): one.per_s
         for dtype, one in ceilings.flops.items()
     }
     top = max(roofs.values())
     ridge = f"{top / ceilings.bandwidth.per_s:.1f}"
     names = {
-        "x": say("latency.axis.intensity"),
-        "y": say("latency.axis.flops"),
-        "ridge": say("latency.ridge", ridge=ridge),
+        "x": say("lat.axis.intensity"),
+        "y": say("lat.axis.flops"),
+        "ridge": say("lat.ridge", ridge=ridge),
     }
     return charts.roofline(
         series, bandwidth=ceilings.bandwidth.per_s, roofs=roofs, names=names, theme=theme
     )
 
 
-def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> go.Figure | None:
+def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> charts.go.Figure | None:
     """Memory and utilisation over the sweep; None without readings."""
     points = [p for p in diagnose.memory_points(logs) if p.used_bytes is not None]
     if len(points) < 2:
@@ -364,7 +364,7 @@ def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> go.Figu
     mib = 2**20
     series = [
         Series(
-            name=say("latency.memory_used"),
+            name=say("lat.memory_used"),
             x=[p.t_s for p in points],
             y=[p.used_bytes / mib for p in points],
             colour="v",
@@ -373,7 +373,7 @@ def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> go.Figu
             size=5,
         ),
         Series(
-            name=say("latency.memory_rows"),
+            name=say("lat.memory_rows"),
             x=[p.t_s for p in points],
             y=[(p.kv_reserved_bytes or 0) / mib for p in points],
             colour="k",
@@ -383,8 +383,8 @@ def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> go.Figu
         ),
     ]
     for figure, colour, name in (
-        ("utilisation", "muted", "latency.utilisation"),
-        ("bus_utilisation", "read", "latency.bus"),
+        ("utilisation", "muted", "lat.utilisation"),
+        ("bus_utilisation", "read", "lat.bus"),
     ):
         kept = [(p.t_s, value) for p in points if (value := getattr(p, figure)) is not None]
         if kept:
@@ -401,9 +401,9 @@ def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> go.Figu
             )
     return charts.xy(
         series,
-        x=Axis(title=say("latency.axis.seconds")),
-        y=Axis(title=say("latency.axis.mib")),
-        right=Axis(title=say("latency.axis.share"), range=(0, 105)),
+        x=Axis(title=say("lat.axis.seconds")),
+        y=Axis(title=say("lat.axis.mib")),
+        right=Axis(title=say("lat.axis.share"), range=(0, 105)),
         theme=theme,
         height=320,
     )
@@ -416,13 +416,13 @@ def amount(value: float, unit: str) -> str:
 
 def turns_chart(
     turns: Sequence[Turn], unit: str, say: Say, theme: str | None, *, priced: bool = True
-) -> go.Figure:
+) -> charts.go.Figure:
     """The price of turn k, and what it would be if only what is new were read. Without prices, the
     tokens that are read."""
     numbers = [turn.number for turn in turns]
     series = [
         Series(
-            name=say(f"latency.{name}"),
+            name=say(f"lat.{name}"),
             x=numbers,
             y=prices,
             colour=colour,
@@ -430,7 +430,7 @@ def turns_chart(
             marker=marker,
             hover=[
                 say(
-                    "latency.hover.turn",
+                    "lat.hover.turn",
                     turn=turn.number,
                     price=amount(price, unit),
                     tokens=charts.grouped(turn.read_tokens),
@@ -447,7 +447,7 @@ def turns_chart(
     if timed:
         series.append(
             Series(
-                name=say("latency.turn_ttft"),
+                name=say("lat.turn_ttft"),
                 x=[t.number for t in timed],
                 y=[t.seconds for t in timed],
                 colour="muted",
@@ -458,9 +458,9 @@ def turns_chart(
         )
     return charts.xy(
         series,
-        x=Axis(title=say("latency.axis.turn")),
-        y=Axis(title=say("latency.axis.price" if priced else "latency.axis.read", unit=unit)),
-        right=Axis(title=say("latency.axis.ttft_s")) if timed else None,
+        x=Axis(title=say("lat.axis.turn")),
+        y=Axis(title=say("lat.axis.price" if priced else "lat.axis.read", unit=unit)),
+        right=Axis(title=say("lat.axis.ttft_s")) if timed else None,
         theme=theme,
         height=340,
     )
@@ -470,15 +470,15 @@ def turns_chart(
 
 
 def _card(say: Say, name: str, value: str, tag: str, unit: str = "", /, **params: object) -> Number:
-    """A number whose label, note, formula and help are `latency.card.NAME.*`."""
+    """A number whose label, note, formula and help are `lat.card.NAME.*`."""
     return Number(
-        label=say(f"latency.card.{name}"),
+        label=say(f"lat.card.{name}"),
         value=value,
         unit=unit,
-        tag=say(f"latency.tag.{tag}"),
-        note=say(f"latency.card.{name}.note", **params),
-        formula=say(f"latency.card.{name}.formula", **params),
-        help=say(f"latency.card.{name}.help"),
+        tag=say(f"lat.tag.{tag}"),
+        note=say(f"lat.card.{name}.note", **params),
+        formula=say(f"lat.card.{name}.formula", **params),
+        help=say(f"lat.card.{name}.help"),
     )
 
 
@@ -527,7 +527,7 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
             "cross",
             charts.grouped(parts.cross_columns) if parts else NONE,
             "predicted",
-            say("latency.tokens"),
+            say("lat.tokens"),
             share=share(quadratic),
             fit=charts.grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
             linear=giga(parts.linear_flops if parts else None),
@@ -579,7 +579,7 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
               measured=ms(start.measured_s if start else None),
               value=charts.grouped(first.value)),
         _card(say, "overtake", charts.grouped(over.by_bytes) if over else NONE, "predicted",
-              say("latency.tokens"),
+              say("lat.tokens"),
               time=charts.grouped(over.by_time) if over and over.by_time else NONE,
               share=share(found.share if found else None)),
     ]  # fmt: skip
@@ -653,16 +653,16 @@ def price_cards(found: TokenCosts, tag: str, say: Say) -> list[Number]:
 
 def definition_table(logs: Sequence[RunLog], say: Say) -> str:
     """Each tool's TTFT, ITL and TPOT from the same runs, with their formulas."""
-    head = [say("latency.def.tool")]
-    head += [say(f"latency.def.{name}") for name in ("ttft", "itl", "itl_p95", "itl_p99", "tpot")]
-    head += [say("latency.def.samples")]
+    head = [say("lat.def.tool")]
+    head += [say(f"lat.def.{name}") for name in ("ttft", "itl", "itl_p95", "itl_p99", "tpot")]
+    head += [say("lat.def.samples")]
     rows: list[list[str | Cell]] = []
     for one in definitions.report(*logs):
         figures = (one.ttft.median, one.itl.median, one.itl.p95, one.itl.p99, one.tpot.median)
         shown = [ms(None if value is None else value / 1e9) for value in figures]
         kinds = ("ttft", "itl", "itl", "itl", "tpot")
         cells = [
-            Cell(text=text, help=say(f"latency.formula.{one.tool}.{kind}"))
+            Cell(text=text, help=say(f"lat.formula.{one.tool}.{kind}"))
             for text, kind in zip(shown, kinds, strict=True)
         ]
         counts = f"{one.ttft.num} / {one.itl.num} / {one.tpot.num}"
@@ -672,9 +672,9 @@ def definition_table(logs: Sequence[RunLog], say: Say) -> str:
 
 def formula_table(say: Say) -> str:
     """The formulas behind the table, a tool a row."""
-    head = [say("latency.def.tool"), "TTFT", "ITL", "TPOT"]
+    head = [say("lat.def.tool"), "TTFT", "ITL", "TPOT"]
     rows = [
-        [TOOLS[tool], *(say(f"latency.formula.{tool}.{kind}") for kind in ("ttft", "itl", "tpot"))]
+        [TOOLS[tool], *(say(f"lat.formula.{tool}.{kind}") for kind in ("ttft", "itl", "tpot"))]
         for tool in TOOLS
     ]
     return markup.table(head, rows)
@@ -684,16 +684,16 @@ def verdict_notice(verdict: Verdict, language: str, say: Say) -> tuple[str, str,
     """A verdict as one of `markup.notices`: tone, heading, text."""
     text = verdict.why.text(language) if verdict.why else ""
     if verdict.confidence is not None:
-        text += " " + say("latency.confidence", share=share(verdict.confidence))
+        text += " " + say("lat.confidence", share=share(verdict.confidence))
     tone = "good" if verdict.causes else ""
     return tone, diagnose.headline(verdict).text(language), text.strip()
 
 
 def shares_table(found: Diagnosis, language: str, say: Say) -> str:
     """Where each phase's time goes, as far as the fit can say."""
-    head = [say("latency.phase"), *(say(f"diagnose.cause.{cause}") for cause in diagnose.CAUSES)]
+    head = [say("lat.phase"), *(say(f"diagnose.cause.{cause}") for cause in diagnose.CAUSES)]
     rows = []
     for verdict in (found.prefill, found.decode):
         cells = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
-        rows.append([say(f"latency.phase.{verdict.phase}"), *cells])
+        rows.append([say(f"lat.phase.{verdict.phase}"), *cells])
     return markup.table(head, rows)
