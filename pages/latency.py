@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import charts, diagnose, latency, latency_view, live, markup, sweep
+from viz_engine import charts, diagnose, latency, latency_charts, latency_view, live, markup, sweep
 from viz_engine.command import QUESTIONS
 from viz_engine.diagnose import Diagnosis
 from viz_engine.events import MAX_FILE_BYTES, RunSettings
@@ -396,10 +396,10 @@ def ttft() -> None:
     result, tag = found
     left, right = st.columns(2, gap="medium")
     with left:
-        figure = latency_view.ttft_chart(result, say, theme())
+        figure = latency_charts.ttft_chart(result, say, theme())
         picture(figure, "ttft", say("lat.alt.ttft", **ends(result, "ttft_s")))
     with right:
-        figure = latency_view.prefill_chart(result, say, theme())
+        figure = latency_charts.prefill_chart(result, say, theme())
         if figure is not None:
             picture(figure, "prefill", say("lat.alt.prefill"))
     st.html(markup.cards(latency_view.ttft_cards(result, tag, say)))
@@ -412,11 +412,11 @@ def itl() -> None:
     result, tag = found
     left, right = st.columns(2, gap="medium")
     with left:
-        figure = latency_view.itl_chart(result, say, theme())
+        figure = latency_charts.itl_chart(result, say, theme())
         picture(figure, "itl", say("lat.alt.itl", **ends(result, "itl_s")))
     with right:
         if latency.decode_splits(result):
-            figure = latency_view.split_chart(result, say, theme())
+            figure = latency_charts.split_chart(result, say, theme())
             picture(figure, "split", say("lat.alt.split"))
         else:
             st.caption(say("lat.no_ceilings"))
@@ -433,8 +433,8 @@ def ends(result: SweepResult, figure: str) -> dict[str, object]:
     return {
         "first": points[0].value,
         "last": points[-1].value,
-        "low": latency_view.ms(first.median if first else None),
-        "high": latency_view.ms(last.median if last else None),
+        "low": latency_charts.ms(first.median if first else None),
+        "high": latency_charts.ms(last.median if last else None),
     }
 
 
@@ -445,11 +445,11 @@ def batch() -> None:
     findings = diagnosis_of([result])
     left, right = st.columns(2, gap="medium")
     with left:
-        figure = latency_view.batch_chart(result, findings, say, theme())
+        figure = latency_charts.batch_chart(result, findings, say, theme())
         picture(figure, "batch", say("lat.alt.batch"))
     with right:
         if latency.decode_splits(result):
-            figure = latency_view.split_chart(result, say, theme())
+            figure = latency_charts.split_chart(result, say, theme())
             picture(figure, "batch-split", say("lat.alt.split"))
     for message in (*findings.batch.evidence, findings.batch.next):
         st.caption(plain(message.text(language)))
@@ -464,7 +464,7 @@ def roof() -> None:
     where(results[0], result_of(results[0].settings.what)[1])
     left, right = st.columns([5, 3], gap="medium")
     with left:
-        figure = latency_view.roofline_chart(results, ceilings, say, theme())
+        figure = latency_charts.roofline_chart(results, ceilings, say, theme())
         picture(figure, "roofline", say("lat.alt.roofline"))
     dtype = results[0].started.settings.dtype
     tag = result_of(results[0].settings.what)[1]
@@ -542,7 +542,7 @@ def price() -> None:
     )
     unit = state.lat_unit if priced else say("lat.tokens")
     with right:
-        figure = latency_view.turns_chart(made, unit, say, theme(), priced=priced)
+        figure = latency_charts.turns_chart(made, unit, say, theme(), priced=priced)
         picture(figure, "turns", say("lat.alt.turns"))
         last, total = made[-1], sum(turn.price for turn in made)
         st.caption(
@@ -551,9 +551,9 @@ def price() -> None:
                     "lat.turns_note" if priced else "lat.turns_tokens",
                     turns=TURNS,
                     tokens=charts.grouped(last.read_tokens),
-                    price=latency_view.amount(last.price, unit),
-                    total=latency_view.amount(total, unit),
-                    cached=latency_view.amount(sum(turn.cached_price for turn in made), unit),
+                    price=latency_charts.amount(last.price, unit),
+                    total=latency_charts.amount(total, unit),
+                    cached=latency_charts.amount(sum(turn.cached_price for turn in made), unit),
                 )
             )
         )
@@ -578,7 +578,7 @@ def diagnosis_section() -> None:
     left, right = st.columns([5, 4], gap="medium")
     logs = [log for result in results for log in result.logs]
     with left:
-        figure = latency_view.memory_chart(logs, say, theme())
+        figure = latency_charts.memory_chart(logs, say, theme())
         if figure is not None:
             picture(figure, "memory-watch", say("lat.alt.memory"))
     with right:

@@ -36,7 +36,7 @@ GROUPS = (
         "engine",
     ),
     ("worker", "engine_process", "live", "sweep_job", "routes"),
-    ("charts", "markup", "latency_view", "kv_matrix"),
+    ("charts", "markup", "latency_charts", "latency_view", "kv_matrix"),
     ("sweep_command", "sweep_bench"),
     ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),

@@ -6,7 +6,7 @@ import pytest
 from test_diagnose import CEILINGS, Machine
 from test_latency import result
 
-from viz_engine import diagnose, latency, latency_view, markup, sweep
+from viz_engine import diagnose, latency, latency_charts, latency_view, markup, sweep
 from viz_engine.text import t
 
 
@@ -24,11 +24,11 @@ def test_every_figure_is_drawn(say, theme) -> None:
     ttft, itl, batch = result(TTFT), result(ITL, "itl"), result(BATCH, "batch")
     found = diagnose.diagnose(BATCH, CEILINGS)
     figures = [
-        latency_view.ttft_chart(ttft, say, theme),
-        latency_view.itl_chart(itl, say, theme),
-        latency_view.split_chart(itl, say, theme),
-        latency_view.batch_chart(batch, found, say, theme),
-        latency_view.roofline_chart([ttft, itl, batch], CEILINGS, say, theme),
+        latency_charts.ttft_chart(ttft, say, theme),
+        latency_charts.itl_chart(itl, say, theme),
+        latency_charts.split_chart(itl, say, theme),
+        latency_charts.batch_chart(batch, found, say, theme),
+        latency_charts.roofline_chart([ttft, itl, batch], CEILINGS, say, theme),
     ]
     for figure in figures:
         assert len(figure.data) >= 2 and figure.layout.xaxis.title.text
@@ -39,10 +39,10 @@ def test_every_figure_is_drawn(say, theme) -> None:
     assert p90s == pytest.approx([point.ttft_s.p90 * 1e3 for point in points])
     assert predicted.line.dash == "dash" and fitted.line.dash == "dot"
     assert all(a < b for a, b in zip(predicted.y, predicted.y[1:], strict=False))
-    prefill = latency_view.prefill_chart(ttft, say, theme)
+    prefill = latency_charts.prefill_chart(ttft, say, theme)
     at_longest = sum(layer.y[-1] for layer in prefill.data[:3])
     assert at_longest == pytest.approx(prefill.data[3].y[-1], rel=0.1)
-    assert latency_view.prefill_chart(result(TTFT[:1]), say, theme) is None
+    assert latency_charts.prefill_chart(result(TTFT[:1]), say, theme) is None
     whole = sum(layer.y[0] for layer in figures[2].data[:3])
     assert whole == pytest.approx(figures[2].data[3].y[0])
 
@@ -68,7 +68,7 @@ def test_without_ceilings_what_has_no_basis_is_a_dash(say) -> None:
     assert by_label[say("lat.card.least_ttft")].value == "-"
     assert by_label[say("lat.card.mfu")].value == "-"
     assert by_label[say("lat.card.ttft")].value != "-"
-    assert len(latency_view.ttft_chart(ttft, say, "dark").data) == 3
+    assert len(latency_charts.ttft_chart(ttft, say, "dark").data) == 3
     itl = result(ITL, "itl")
     itl.ceilings = None
     assert latency.decode_splits(itl) == []
@@ -77,7 +77,7 @@ def test_without_ceilings_what_has_no_basis_is_a_dash(say) -> None:
 
 def test_one_run_is_enough_to_draw(say) -> None:
     one = result(TTFT[:1])
-    assert latency_view.ttft_chart(one, say, None).data
+    assert latency_charts.ttft_chart(one, say, None).data
     assert latency_view.ttft_cards(one, "measured", say)[1].value == "-"
     assert latency_view.itl_cards(one, "measured", say)
 
@@ -94,7 +94,7 @@ def test_a_chat_is_drawn_with_the_visitors_unit(say) -> None:
     made = latency.turns(
         num=5, user_tokens=1, answer_tokens=1, system_tokens=0, price_in=1, price_out=4
     )
-    figure = latency_view.turns_chart(made, "<b>", say, "dark")
+    figure = latency_charts.turns_chart(made, "<b>", say, "dark")
     assert len(figure.data) == 2 and len(figure.data[0].x) == 5
 
 
@@ -110,4 +110,4 @@ def test_verdicts_are_notices(say) -> None:
     "seconds, text", [(None, "-"), (0.00123, "1.23"), (0.0123, "12.3"), (1.234, "1\u202f234")]
 )
 def test_milliseconds_have_three_digits(seconds, text) -> None:
-    assert latency_view.ms(seconds) == text
+    assert latency_charts.ms(seconds) == text

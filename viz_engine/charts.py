@@ -362,6 +362,7 @@ def stacks(
         )
     if whole is not None:
         traces.append(_trace(whole, colours) | {"x": list(labels)})
+    lows = [value for one in layers for value in one.values]
     made = layout(
         colours,
         height=height,
@@ -369,7 +370,9 @@ def stacks(
         bargap=0.45,
         hovermode="closest",
         xaxis={"title": {"text": x_title}, "type": "category", "showgrid": False},
-        yaxis={"title": {"text": y_title}},
+        yaxis={"title": {"text": y_title}, "separatethousands": True}
+        | ({"rangemode": "tozero"} if min(lows, default=0) >= 0 else {}),
+        separators=".\u202f",
     )
     return go.Figure({"data": traces, "layout": made})
 

@@ -429,7 +429,8 @@ def _growth(times: Mapping[int, float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPoint:
-    """Memory at a moment. Seconds since the first run began; bytes, None where not known."""
+    """Memory at a moment. Seconds of runs so far, waits between them left out; bytes, None where
+    not known."""
 
     t_s: float
     run: int
@@ -442,17 +443,14 @@ class MemoryPoint:
 def memory_points(logs: Sequence[RunLog]) -> list[MemoryPoint]:
     """The curve of memory over all runs: a point at each reading of the sensors, with the rows
     reserved at the step before it."""
-    made = sorted(
-        (log for log in logs if log.started is not None), key=lambda log: log.started.accepted_ns
-    )
-    points = []
-    for number, log in enumerate(made):
-        reserved = None
+    points, before = [], 0.0
+    for number, log in enumerate(log for log in logs if log.steps):
+        reserved, start = None, log.started.accepted_ns
         for event in log:
             if isinstance(event, Telemetry):
                 points.append(
                     MemoryPoint(
-                        t_s=(event.t_ns - made[0].started.accepted_ns) / 1e9,
+                        t_s=before + (event.t_ns - start) / 1e9,
                         run=number,
                         used_bytes=event.memory_used_bytes,
                         kv_reserved_bytes=reserved,
@@ -461,6 +459,7 @@ def memory_points(logs: Sequence[RunLog]) -> list[MemoryPoint]:
                     )
                 )
             reserved = getattr(event, "kv_reserved_bytes", reserved)
+        before += (log.steps[-1].end_ns - start) / 1e9
     return points
 
 

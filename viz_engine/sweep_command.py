@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -96,8 +97,6 @@ def values_of(text: str) -> tuple[int, ...]:
 def measure(loaded: object, settings: SweepSettings, say: Say = lambda text: None) -> SweepResult:
     """Make a sweep here, in this process, with a model that is loaded. Ctrl-C ends it and keeps
     what there is."""
-    import time
-
     from viz_engine import engine
 
     under_way = Sweep(settings)

@@ -53,7 +53,7 @@ def test_a_sweep_of_ones_own_takes_the_recorded_ones_place_and_has_a_link(visit:
     visit.page.get_by_role("button", name="Measure here").click()
     visit.page.wait_for_url(re.compile("sweep="))
     visit.page.get_by_text("measured on").first.wait_for()
-    visit.page.get_by_role("button", name="Stop").click()
+    visit.page.locator(".st-key-lat_stop button").click()
     visit.page.get_by_role("button", name="Measure here").wait_for()
     link = visit.page.url
     visit.page.goto("about:blank")
