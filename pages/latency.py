@@ -361,8 +361,8 @@ def picture(figure: object, name: str, alt: str) -> None:
     )
 
 
-def where(result: SweepResult, tag: str) -> None:
-    """Whose numbers these are."""
+def where(result: SweepResult, tag: str, *others: SweepResult) -> None:
+    """Whose numbers these are; `others` are of the same machine."""
     started = result.started
     text = say(
         "lat.where",
@@ -372,7 +372,7 @@ def where(result: SweepResult, tag: str) -> None:
         threads=started.hardware.num_threads or "-",
         model=started.spec.name,
         dtype=started.settings.dtype,
-        runs=len(result.logs),
+        runs=sum(len(one.logs) for one in (result, *others)),
         when=started.started_at[:10],
     )
     if result.ended != "done":
@@ -461,7 +461,7 @@ def roof() -> None:
     if ceilings is None:
         st.caption(say("lat.no_ceilings"))
         return
-    where(results[0], result_of(results[0].settings.what)[1])
+    where(results[0], result_of(results[0].settings.what)[1], *results[1:])
     left, right = st.columns([5, 3], gap="medium")
     with left:
         figure = latency_charts.roofline_chart(results, ceilings, say, theme())
@@ -564,7 +564,7 @@ def diagnosis_section() -> None:
     if not results:
         st.caption(say("lat.none"))
         return
-    where(results[0], result_of(results[0].settings.what)[1])
+    where(results[0], result_of(results[0].settings.what)[1], *results[1:])
     found = diagnosis_of(results)
     verdicts = (found.prefill, found.decode)
     st.html(markup.notices([latency_view.verdict_notice(v, language, say) for v in verdicts]))
