@@ -47,6 +47,7 @@ page = st.navigation(
     [
         st.Page("live.py", title=t("page.live", language), url_path="live", default=True),
         st.Page("memory.py", title=t("mem.title", language), url_path="memory"),
+        st.Page("latency.py", title=t("lat.title", language), url_path="latency"),
     ],
     position="top",
 )

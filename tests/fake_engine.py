@@ -32,6 +32,7 @@ from viz_engine.events import (  # noqa: E402
     RunStarted,
     StepFinished,
 )
+from viz_engine.roofline import Ceiling, Ceilings  # noqa: E402
 from viz_engine.spec import LayerSpec, ModelSpec  # noqa: E402
 from viz_engine.text import Message, UserError  # noqa: E402
 
@@ -80,6 +81,7 @@ def generate(
     run_id: str,
     queued_ns: int,
     cancelled: Callable[[], bool],
+    samples: str = "each",
 ) -> Iterator[Event]:
     """A run of `steps` steps, rows and bytes as a model of SPEC would have them."""
     script = json.loads(settings.prompts[0])
@@ -100,7 +102,7 @@ def generate(
         phase = "prefill" if step < pieces else "decode"
         token = ((step,), (f" t{step}",)) if step >= pieces - 1 else ((), ())
         yield forward(settings, step, phase, rows, new, prompt_len, *token)
-        if script.get("samples"):
+        if script.get("samples") and samples == "each":
             size = bytes([128]) * (new * SPEC.num_columns)
             yield KVSample(step=step, sequence=0, first=rows, stop=rows + new, k=size, v=size)
         rows += new
@@ -212,6 +214,21 @@ def load(model: str, device: str, dtype: str, progress: Callable) -> object:
     return types.SimpleNamespace(model=model)
 
 
+def measure(device: str, machine: str) -> Ceilings:
+    """Ceilings without a measurement."""
+    one = Ceiling(per_s=1e9, spread=0.0, num=1, kernel="fake")
+    return Ceilings(
+        machine=machine,
+        device=device,
+        num_threads=1,
+        measured_at="2026-01-01T00:00:00+00:00",
+        buffer_bytes=1,
+        bandwidth=one,
+        kernels={},
+        flops={"float32": one},
+    )
+
+
 def main() -> None:
     mode = sys.argv[1] if len(sys.argv) > 1 else ""
     if mode == "die":
@@ -224,7 +241,9 @@ def main() -> None:
             choose_device=lambda wanted: ("cpu", None),
             choose_dtype=lambda wanted, device: ("bfloat16", None),
             is_out_of_memory=lambda error: isinstance(error, MemoryError),
+            describe_device=lambda device: types.SimpleNamespace(name="fake"),
         ),
+        "viz_engine.ceilings": types.SimpleNamespace(measure=measure),
     }
     if mode == "no_torch":
         fakes = {"torch": None, "transformers": None}

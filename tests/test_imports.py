@@ -23,17 +23,65 @@ GROUPS = (
         "logs",
         "config_files",
     ),
-    ("metrics", "memory", "size", "capacity", "bill", "bill_link", "residual", "checks", "command"),
-    ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
-    ("worker", "engine_process", "live", "routes"),
-    ("charts", "markup", "bill_words", "bill_figures", "evidence", "kv_matrix"),
+    (
+        "metrics",
+        "definitions",
+        "roofline",
+        "memory",
+        "size",
+        "capacity",
+        "bill",
+        "bill_link",
+        "residual",
+        "checks",
+        "sweep",
+        "fits",
+        "diagnose",
+        "latency",
+        "command",
+    ),
+    (
+        "threads",
+        "attention",
+        "cache",
+        "probe",
+        "linear",
+        "trace",
+        "models",
+        "ceilings",
+        "decode",
+        "engine",
+    ),
+    ("worker", "engine_process", "live", "sweep_job", "routes"),
+    (
+        "charts",
+        "markup",
+        "bill_words",
+        "bill_figures",
+        "evidence",
+        "latency_charts",
+        "latency_view",
+        "kv_matrix",
+    ),
+    ("sweep_command", "sweep_bench"),
     ("live_bench", "memory_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
 # At their top:
-TORCH_USERS = {"attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"}
+TORCH_USERS = {
+    "attention",
+    "cache",
+    "probe",
+    "linear",
+    "trace",
+    "models",
+    "ceilings",
+    "decode",
+    "engine",
+}
 TORCH_USERS |= {"contenders", "bench"}
-TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
+# Inside a function that runs in the engine process:
+TORCH_LATE = {"worker", "sweep_command", "sweep_bench", "__main__"}
 PLOTLY_USERS = {"charts"}
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}

@@ -1,4 +1,4 @@
-"""The command line: `python -m viz_engine record`, `size`, `bench`, `bench --live`, `--memory`.
+"""The command line: `python -m viz_engine record`, `size`, `sweep`, `diagnose`, `bench` ...
 
 Progress goes to stderr. What a visitor can put right is one sentence and exit code 2.
 """
@@ -13,7 +13,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from viz_engine import checks, command, hardware, live_bench, memory_bench, size
+from viz_engine import (
+    checks,
+    command,
+    hardware,
+    live_bench,
+    memory_bench,
+    size,
+    sweep,
+    sweep_bench,
+    sweep_command,
+)
 from viz_engine.events import RunFinished, RunLog, RunStarted, StepFinished, to_line
 from viz_engine.text import Message, UserError
 
@@ -42,11 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     sizes = commands.add_parser("size", help="what a model takes in memory, and what fits")
     size.add_arguments(sizes)
     sizes.set_defaults(do=size.run)
+    sweep_command.add_commands(commands)
     bench = commands.add_parser("bench", help="measure the engine, or the page in a browser")
     bench.add_argument("--quick", action="store_true", help="the engine, few repeats")
     bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
     bench.add_argument("--live", action="store_true", help="the page instead of the engine")
     bench.add_argument("--memory", action="store_true", help="the calculator instead")
+    bench.add_argument("--sweep", choices=sweep.KINDS, help="a sweep twice: how far it agrees")
     live_bench.add_arguments(bench.add_argument_group("of --live, and --json of both"))
     bench.set_defaults(do=_bench)
     return parser
@@ -83,6 +95,8 @@ def _bench(args: argparse.Namespace) -> int:
         return live_bench.run(args)
     if args.memory:
         return memory_bench.run(args)
+    if args.sweep:
+        return sweep_bench.run(args)
     hardware.share_cores()
     from viz_engine import bench
 

@@ -1,4 +1,4 @@
-"""Plotly figures: functions from plain data to `go.Figure`. The only module that knows Plotly.
+"""Plotly figures: functions from plain data to `Figure`. The only module that knows Plotly.
 
 The first part is shared by all pages: the colours of the live view, a layout, the export buttons,
 axes for bytes and counts. A figure gets its words from the page, so that it speaks its language.
@@ -435,3 +435,232 @@ def bytes_over_time(
         hovermode="x unified",
     )
     return Figure({"data": traces, "layout": made})
+
+
+# ---- latency -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points of one name. `low` and `high` are the ends of an error bar; `hover` a text a point."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str  # a field of Palette
+    line: str = ""  # solid, dash, dot; empty: no line
+    marker: str = "circle"  # of Plotly's symbols; empty: none
+    size: int = 9
+    opacity: float = 1.0
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    hover: Sequence[str] | None = None
+    legend: bool = True
+    right: bool = False  # on the second axis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """An axis of a figure: its title, whether it is logarithmic, where its ticks stand."""
+
+    title: str
+    log: bool = False
+    ticks: Sequence[float] | None = None
+    texts: Sequence[str] | None = None
+    range: tuple[float, float] | None = None
+    suffix: str = ""
+
+    def made(self) -> dict[str, object]:
+        found: dict[str, object] = {"title": {"text": self.title}, "separatethousands": True}
+        if self.log:
+            found |= {"type": "log", "dtick": 1, "exponentformat": "none"}
+        if self.ticks is not None:
+            texts = self.texts or [grouped(tick) for tick in self.ticks]
+            found |= {"tickmode": "array", "tickvals": list(self.ticks), "ticktext": list(texts)}
+        if self.range is not None:
+            ends = [math.log10(end) for end in self.range] if self.log else list(self.range)
+            found["range"] = ends
+        else:
+            found |= {} if self.log else {"rangemode": "tozero"}
+        if self.suffix:
+            found["ticksuffix"] = self.suffix
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A vertical line at a value, with its words."""
+
+    x: float
+    text: str
+    colour: str = "muted"
+
+
+def xy(
+    series: Sequence[Series],
+    *,
+    x: Axis,
+    y: Axis,
+    theme: str | None,
+    right: Axis | None = None,
+    marks: Sequence[Mark] = (),
+    height: int = 400,
+) -> Figure:
+    """Points and lines over one another: all raw values stay visible behind their medians."""
+    colours = palette(theme)
+    changes: dict[str, object] = {"xaxis": x.made(), "yaxis": y.made(), "hovermode": "closest"}
+    changes["separators"] = ".\u202f"
+    if right is not None:
+        side = {"overlaying": "y", "side": "right", "showgrid": False, "automargin": True}
+        side["tickmode"] = "auto"  # Plotly would take the left axis's places
+        muted = {"color": colours.muted}
+        title = {"text": right.title, "font": muted | {"size": 12}, "standoff": 8}
+        changes["yaxis2"] = right.made() | side | {"title": title, "tickfont": muted}
+    shapes, notes = [], []
+    for i, mark in enumerate(marks):
+        colour = getattr(colours, mark.colour)
+        at = {"type": "line", "x0": mark.x, "x1": mark.x, "yref": "paper", "y0": 0, "y1": 1}
+        shapes.append(at | {"line": {"color": colour, "width": 1.2, "dash": "dot"}})
+        notes.append(
+            {
+                "x": math.log10(mark.x) if x.log else mark.x,
+                "y": 0.98 - 0.08 * i,
+                "yref": "paper",
+                "text": mark.text,
+                "showarrow": False,
+                "xanchor": "right",
+                "font": {"size": 12, "color": colour},
+                "bgcolor": colours.background,
+            }
+        )
+    made = layout(colours, height=height, shapes=shapes, annotations=notes, **changes)
+    return Figure({"data": [_trace(one, colours) for one in series], "layout": made})
+
+
+def _trace(one: Series, colours: Palette) -> dict[str, object]:
+    colour = getattr(colours, one.colour)
+    mode = "+".join(word for word, on in (("lines", one.line), ("markers", one.marker)) if on)
+    trace: dict[str, object] = {
+        "type": "scatter",
+        "name": one.name,
+        "x": list(one.x),
+        "y": list(one.y),
+        "mode": mode,
+        "opacity": one.opacity,
+        "showlegend": one.legend,
+        "marker": {"color": colour, "size": one.size, "symbol": one.marker or "circle"},
+        "line": {"color": colour, "width": 2, "dash": one.line or "solid"},
+        "hovertemplate": "%{text}<extra></extra>" if one.hover else None,
+        "text": list(one.hover) if one.hover else None,
+    }
+    if one.marker.endswith("open"):
+        trace["marker"] |= {"line": {"width": 1.6, "color": colour}}
+    if one.low is not None and one.high is not None:
+        trace["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [high - y for high, y in zip(one.high, one.y, strict=True)],
+            "arrayminus": [y - low for low, y in zip(one.low, one.y, strict=True)],
+            "color": colour,
+            "thickness": 1.4,
+            "width": 5,
+        }
+    if one.right:
+        trace["yaxis"] = "y2"
+    return {name: value for name, value in trace.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One part of stacked bars."""
+
+    name: str
+    values: Sequence[float]
+    colour: str
+    pattern: str = ""  # of Plotly's shapes, so that no colour stands alone
+
+
+def stacks(
+    labels: Sequence[str],
+    layers: Sequence[Layer],
+    *,
+    x_title: str,
+    y_title: str,
+    unit: str,
+    theme: str | None,
+    whole: Series | None = None,
+    height: int = 400,
+) -> Figure:
+    """Bars of parts, one a label, and the measured whole as a mark over each."""
+    colours = palette(theme)
+    traces: list[dict[str, object]] = []
+    for one in layers:
+        colour = getattr(colours, one.colour)
+        traces.append(
+            {
+                "type": "bar",
+                "name": one.name,
+                "x": list(labels),
+                "y": list(one.values),
+                "marker": {
+                    "color": colours.track if one.pattern else colour,
+                    "line": {"color": colour, "width": 1},
+                    "pattern": {"shape": one.pattern, "fgcolor": colour, "fgopacity": 0.6},
+                },
+                "hovertemplate": f"%{{fullData.name}}: %{{y:.3~g}} {unit}<extra></extra>",
+            }
+        )
+    if whole is not None:
+        traces.append(_trace(whole, colours) | {"x": list(labels)})
+    lows = [value for one in layers for value in one.values]
+    made = layout(
+        colours,
+        height=height,
+        barmode="relative",
+        bargap=0.45,
+        hovermode="closest",
+        xaxis={"title": {"text": x_title}, "type": "category", "showgrid": False},
+        yaxis={"title": {"text": y_title}, "separatethousands": True}
+        | ({"rangemode": "tozero"} if min(lows, default=0) >= 0 else {}),
+        separators=".\u202f",
+    )
+    return Figure({"data": traces, "layout": made})
+
+
+def roofline(
+    dots: Sequence[Series],
+    *,
+    bandwidth: float,
+    roofs: Mapping[str, float],
+    names: Mapping[str, str],
+    theme: str | None,
+    height: int = 460,
+) -> Figure:
+    """FLOP/s over FLOPs a byte, both logarithmic: the slope is the bandwidth, each flat roof a
+    rate. `names` says axes and slope in the page's language."""
+    xs = [value for one in dots for value in one.x] or [1.0]
+    ridge = max(roofs.values()) / bandwidth
+    left, right = min(*xs, ridge) / 3, max(*xs, ridge) * 4
+    lines = []
+    for i, (name, rate) in enumerate(sorted(roofs.items(), key=lambda roof: -roof[1])):
+        corner = rate / bandwidth
+        lines.append(
+            Series(
+                name=name,
+                x=[left, corner, right],
+                y=[left * bandwidth / 1e9, rate / 1e9, rate / 1e9],
+                colour="text" if i == 0 else "muted",
+                line="solid" if i == 0 else "dash",
+                marker="",
+            )
+        )
+    ys = [value for one in dots for value in one.y] or [1.0]
+    top, low = max(*roofs.values(), 1) / 1e9 * 2.5, min(*ys, left * bandwidth / 1e9)
+    return xy(
+        [*lines, *dots],
+        x=Axis(title=names["x"], log=True, range=(left, right)),
+        y=Axis(title=names["y"], log=True, range=(low / 1.5, top)),
+        theme=theme,
+        marks=[Mark(x=ridge, text=names["ridge"])],
+        height=height,
+    )

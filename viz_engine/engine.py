@@ -53,6 +53,7 @@ def generate(
     on_logits: OnLogits | None = None,
     forced_tokens: Sequence[Sequence[int]] | None = None,
     eager: bool = False,
+    samples: str = "each",
 ) -> Iterator[Event]:
     """The records of one run, each stamped when its step is over and then given.
 
@@ -61,7 +62,7 @@ def generate(
     `on_logits` is called with the step and the logits `[B, vocab]` of each step that gives
     tokens. `forced_tokens` (one list a sequence) are taken in place of the model's choice; a
     sequence whose list is used up ends. `eager`: every step in Python, as a look at single layers
-    needs it.
+    needs it. `samples`: the rows' magnitudes after `each` step, or `none`.
     """
     queued_ns = clock() if queued_ns is None else queued_ns
     check_settings(settings)
@@ -72,6 +73,7 @@ def generate(
     room = available_bytes(loaded.device) - loaded.packed_bytes
     check(loaded.spec, settings, [len(ids) for ids in prompts], room)
     run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens, eager)
+    run.samples = samples
     if settings.warm_up:
         try:
             run.warm_up()
@@ -210,6 +212,7 @@ class _Run:
             clock=clock,
         )
         self.was_cancelled = False
+        self.samples = "each"
         self.telemetry_ns = clock()
         read_sensors(loaded.device)  # shares are since the reading before
 
@@ -390,7 +393,7 @@ class _Run:
 
     def _look(self, step: StepFinished, first: int) -> Iterator[Event]:
         """Outside the timed span: the magnitudes of the new rows, and the sensors once a second."""
-        if self.rows is not None and self.loaded.spec.num_columns:
+        if self.samples == "each" and self.rows is not None and self.loaded.spec.num_columns:
             levels = self.rows.magnitudes(first, self.columns)  # [2, B, n, columns of the matrix]
             for b, (start, stop) in enumerate(step.appended):
                 if stop > start:

@@ -74,6 +74,7 @@ class Job:
 
     run: Sink
     asked_at: float
+    samples: str = "each"  # magnitudes of the rows: after each step, or none
     sent_at: float = 0.0
     moved_at: float = 0.0  # the last step, or the last word of progress while loading
     slowest: float = float("inf")  # FLOP/s of its slowest step
@@ -92,6 +93,8 @@ class EngineInfo:
     problem: Message | None  # why no run can work (torch is missing)
     progress: Message | None  # what it prepares now
     fraction: float | None
+    measuring: bool  # the ceilings, now or as soon as the run that is on is over
+    measure_problem: Message | None  # why the last measurement failed
 
 
 class ChildProcess:
@@ -191,6 +194,9 @@ class Engine:
         self._killed_for: Message | None = None
         self._preparing = False
         self._progress: tuple[Message, float | None] | None = None
+        self._to_measure: str | None = None  # a device whose ceilings are asked for
+        self._measuring = False
+        self._measure_problem: Message | None = None
 
     # -- what others ask for
 
@@ -216,11 +222,18 @@ class Engine:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5)
 
-    def submit(self, run: Sink) -> None:
+    def submit(self, run: Sink, *, samples: str = "each") -> None:
         """Put a run at the end of the queue."""
         with self._lock:
-            self._queue.append(Job(run=run, asked_at=self._clock()))
+            self._queue.append(Job(run=run, asked_at=self._clock(), samples=samples))
             self._tell_positions()
+        self._wake.set()
+
+    def measure(self, device: str) -> None:
+        """Measure the ceilings of `device` between two runs; `roofline.load` then has them."""
+        with self._lock:
+            if not self._measuring:
+                self._to_measure, self._measuring, self._measure_problem = device, True, None
         self._wake.set()
 
     def cancel(self, run_id: str, note: Message | None = None) -> None:
@@ -266,6 +279,8 @@ class Engine:
                 problem=_message(problem) if problem else None,
                 progress=progress[0] if progress else None,
                 fraction=progress[1] if progress else None,
+                measuring=self._measuring,
+                measure_problem=self._measure_problem,
             )
 
     # -- what time brings about
@@ -316,6 +331,9 @@ class Engine:
             self._process.send({"op": "prepare"})
 
     def _dispatch(self, now: float) -> None:
+        if self._to_measure is not None and self._current is None:
+            self._process.send({"op": "measure", "device": self._to_measure})
+            self._to_measure = None
         if self._current is not None or not self._queue:
             return
         job = self._current = self._queue.pop(0)
@@ -331,6 +349,7 @@ class Engine:
                 "run_id": job.run.id,
                 "settings": settings_to_dict(job.run.settings),
                 "waited_ns": int((now - job.asked_at) * 1e9),
+                "samples": job.samples,
             }
         )
         self._tell_positions()
@@ -378,6 +397,8 @@ class Engine:
             self._early_deaths = 0 if self._ready else self._early_deaths + 1
             self._back_off(now)
             self._process = self._ready = self._progress = self._killed_for = None
+            if self._measuring and self._to_measure is None:
+                self._measuring, self._measure_problem = False, reason
             job, self._current = self._current, None
             if job is not None and job.cancelled_at is not None:
                 _end(job, "cancelled", job.run.note)
@@ -400,6 +421,11 @@ class Engine:
     def _take(self, op: str, message: Mapping[str, object]) -> None:
         if op == "ready":
             self._ready = message
+            return
+        if op == "measured":
+            problem = message.get("problem")
+            self._measuring = False
+            self._measure_problem = _message(problem) if problem else None
             return
         job = self._current
         mine = job is not None and message.get("run_id") == job.run.id

@@ -45,6 +45,7 @@ class Limits:
     prompt_chars: int = 200_000
     queue: int = 16  # runs waiting
     run_s: int = 1800  # then a run is stopped
+    sweep_s: int = 600  # the most that a sweep's budget may be
     kept_runs: int = 64  # finished runs in memory
     kept_mib: int = 256  # of their lines together
     models: tuple[str, ...] | None = None  # None: any model

@@ -1,8 +1,9 @@
 """The engine process itself: the program that holds the model and does one run at a time.
 
 `python -m viz_engine.worker` speaks JSON lines over its stdin and stdout and ends when its stdin
-does. It takes {"op": "run" | "cancel" | "prepare"} and says ready, alive, progress, event, refused
-and done. It knows nothing of queues or visitors; `engine_process` starts and watches it.
+does. It takes {"op": "run" | "cancel" | "prepare" | "measure"} and says ready, alive, progress,
+event, refused, done and measured. It knows nothing of queues or visitors; `engine_process` starts
+and watches it.
 
 Try it: `(echo '{"op":"prepare"}'; sleep 20) | python -m viz_engine.worker`
 """
@@ -91,9 +92,14 @@ class _Child:
         while True:
             command = self.inbox.get()
             if problem is None:
-                self._do(command, *parts)
+                if command["op"] == "measure":
+                    self._measure(command["device"], parts[1])
+                else:
+                    self._do(command, *parts)
             elif command["op"] == "run":
                 self.send("refused", run_id=command["run_id"], message=_dict(problem))
+            elif command["op"] == "measure":
+                self.send("measured", problem=_dict(problem))
 
     def _do(self, command: dict, engine: object, models: object) -> None:
         run_id = command.get("run_id")
@@ -107,6 +113,7 @@ class _Child:
                     run_id=run_id,
                     queued_ns=command["queued_ns"],
                     cancelled=lambda: run_id in self.cancelled,
+                    samples=command.get("samples", "each"),
                 ):
                     self.send("event", run_id=run_id, line=to_line(event))
                 self.send("done", run_id=run_id)
@@ -123,6 +130,18 @@ class _Child:
             self.cancelled.discard(run_id)
             if command["op"] == "prepare":
                 self.send("progress", run_id=None, message=None, fraction=None)
+
+    def _measure(self, device: str, models: object) -> None:
+        """Measure the ceilings of a device and keep them in the cache folder."""
+        from viz_engine import ceilings, roofline
+
+        try:
+            machine = models.describe_device(device).name
+            roofline.save(ceilings.measure(device, machine))
+            self.send("measured", problem=None)
+        except Exception as error:  # no room for the buffer, a full disk
+            traceback.print_exc()
+            self.send("measured", problem=_dict(_why(error)))
 
     def _load(self, models: object, settings: RunSettings, run_id: str | None) -> object:
         """The model asked for: the one that is held, or a new one in its place."""

@@ -1,0 +1,663 @@
+"""The latency page: sweeps of TTFT, ITL and batch on this machine, under its own roofline.
+
+It opens with the sweeps that ship; a visitor's own take their place. Sweeps run in the engine
+process, one run at a time among everybody's.
+"""
+
+import traceback
+from pathlib import Path
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from viz_engine import charts, diagnose, latency, latency_charts, latency_view, live, markup, sweep
+from viz_engine.command import QUESTIONS
+from viz_engine.diagnose import Diagnosis
+from viz_engine.events import MAX_FILE_BYTES, RunSettings
+from viz_engine.model_files import DEFAULT_MODEL
+from viz_engine.sweep import KINDS, SweepResult, SweepSettings
+from viz_engine.sweep_command import values_of
+from viz_engine.sweep_job import SweepJob, sweeps
+from viz_engine.text import Message, UserError, t
+
+RECORDED = Path(__file__).resolve().parent.parent / "assets" / "sweeps"
+KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
+SECTIONS = ("ttft", "itl", "batch", "roofline", "definitions", "price", "diagnosis", "share")
+BUDGETS = (15, 30, 60, 120, 300, 600)
+REPEATS = (1, 2, 3, 5, 8)
+FIRST = {
+    "lat_what": "ttft",
+    "lat_section": "ttft",
+    "lat_repeats": 3,
+    "lat_budget": 60,
+    "lat_image": "png",
+    "lat_of": "sweep",
+    "lat_in": None,
+    "lat_out": None,
+    "lat_unit": "$",
+    "lat_user": 100,
+    "lat_answer": 300,
+    "lat_system": 500,
+}
+TURNS = 20
+MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
+
+language = st.session_state.language
+registry = live.registry()
+jobs = sweeps()
+session_id = get_script_run_ctx().session_id
+state = st.session_state
+
+
+def say(key: str, **params: object) -> str:
+    return t(key, language, **params)
+
+
+def plain(text: str) -> str:
+    """Text as text in a place that reads Markdown."""
+    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)
+
+
+def theme() -> str:
+    return st.context.theme.type or "light"
+
+
+# ---- what is chosen ----------------------------------------------------------------------------
+
+
+def first_values() -> None:
+    """A new session begins with what its link names."""
+    fresh = "lat_what" not in state
+    for key, value in FIRST.items():
+        state.setdefault(key, value)
+    state.setdefault("lat_jobs", {})
+    if "lat_values" not in state:
+        fill_values()
+    if not fresh:
+        return
+    query = st.query_params
+    if query.get("section") in SECTIONS:
+        state.lat_section = query["section"]
+        follow_section()
+    asked = query.get("sweep", "")
+    job = jobs.get(asked)
+    if job is not None:
+        take(job)
+    elif asked and asked.removeprefix("recorded-") in KINDS:
+        state.lat_what = asked.removeprefix("recorded-")
+        fill_values()
+    elif asked:
+        state.lat_notice = Message(key="lat.unknown_sweep")
+
+
+def fill_values() -> None:
+    """The usual values of what is measured."""
+    state.lat_values = ", ".join(map(str, sweep.VALUES[state.lat_what]))
+
+
+def follow_section() -> None:
+    """Whoever looks at ITL will measure ITL next."""
+    if state.lat_section in KINDS and state.lat_section != state.lat_what:
+        state.lat_what = state.lat_section
+        fill_values()
+
+
+def take(job: SweepJob) -> None:
+    """Show this sweep in place of the recorded one of its kind."""
+    what = job.sweep.result.settings.what
+    state.lat_jobs = {**state.lat_jobs, what: job.id}
+    state.lat_what = what
+    fill_values()
+
+
+def settings_chosen() -> SweepSettings:
+    """What the boxes hold. Raises UserError."""
+    run = RunSettings(model=DEFAULT_MODEL, prompts=(QUESTIONS[language],), filler=language)
+    made = sweep.default_settings(state.lat_what, run)
+    return SweepSettings(
+        what=made.what,
+        run=made.run,
+        values=values_of(state.lat_values),
+        repeats=state.lat_repeats,
+        budget_s=float(state.lat_budget),
+    )
+
+
+def submit() -> None:
+    """Start a sweep with what the boxes hold. A refusal is a sentence; what was there stays."""
+    try:
+        job = jobs.submit(settings_chosen(), session_id)
+    except UserError as error:
+        state.lat_notice = error.message
+        return
+    state.lat_notice = None
+    state.lat_job = job.id
+    state.lat_section = job.sweep.result.settings.what
+
+
+def measure() -> None:
+    """Measure the ceilings of the device that `auto` takes here."""
+    registry.engine.start()
+    registry.engine.measure(registry.engine.info().device or "cpu")
+    state.lat_measuring = True
+
+
+def stop() -> None:
+    job = jobs.get(state.get("lat_job") or "")
+    if job is not None:
+        job.stop()
+
+
+def open_file() -> None:
+    """Take a sweep from an uploaded file, or say what is wrong with it."""
+    upload = state.lat_upload
+    if upload is None:
+        return
+    try:
+        if upload.size > MAX_FILE_BYTES:
+            raise UserError(
+                "error.file_size", size=upload.size // 2**20, most=MAX_FILE_BYTES // 2**20
+            )
+        result = SweepResult.read(upload.getvalue())
+        if not any(log.steps for log in result.logs):
+            raise UserError("sweep.bad_file")
+        take(jobs.add(result))
+        state.lat_section = result.settings.what
+        state.lat_notice = None
+    except UserError as error:
+        state.lat_notice = error.message
+    except Exception:  # whatever a file holds, the page stays
+        traceback.print_exc()
+        state.lat_notice = Message(key="sweep.bad_file")
+
+
+def use_recorded() -> None:
+    """Forget the visitor's own sweeps on this page."""
+    state.lat_jobs = {}
+
+
+@st.cache_resource(max_entries=8)
+def recorded(what: str) -> SweepResult | None:
+    """A sweep that ships."""
+    path = RECORDED / f"{what}.jsonl"
+    return SweepResult.read(path.read_bytes()) if path.is_file() else None
+
+
+def result_of(what: str) -> tuple[SweepResult | None, str]:
+    """The sweep to show of a kind, and how its times are tagged."""
+    job = jobs.get(state.lat_jobs.get(what, ""))
+    if job is not None and job.sweep.result.logs:
+        return job.result(), "measured" if job.session_id == session_id else "recorded"
+    return recorded(what), "recorded"
+
+
+def shown_results() -> list[SweepResult]:
+    return [found for what in KINDS if (found := result_of(what)[0]) is not None]
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def diagnosis(_logs: list, _ceilings: object, key: str) -> Diagnosis:
+    return diagnose.diagnose(_logs, _ceilings)
+
+
+def diagnosis_of(results: list[SweepResult]) -> Diagnosis:
+    """The findings on all runs of the same machine as the first sweep's."""
+    logs = [log for result in results for log in result.logs]
+    ceilings = next((one.ceilings for one in results if one.ceilings), None)
+    key = "|".join(log.started.run_id for log in logs) + repr(ceilings)
+    return diagnosis(logs, ceilings, key)
+
+
+def same_machine(results: list[SweepResult]) -> list[SweepResult]:
+    """Those of the machine and dtype of the first: others stand under another roof."""
+
+    def machine(result: SweepResult) -> tuple[str, ...]:
+        started = result.started
+        return started.hardware.name, started.hardware.device, started.settings.dtype
+
+    if not results:
+        return []
+    own = [what for what in KINDS if result_of(what)[1] == "measured"]
+    first = result_of(own[0])[0] if own else results[0]
+    return [result for result in results if machine(result) == machine(first)]
+
+
+# ---- the band of boxes ---------------------------------------------------------------------------
+
+
+def ask_band() -> None:
+    """What to measure, left; budget and the one button, right."""
+    job = jobs.get(state.get("lat_job") or "")
+    running = job is not None and not job.finished
+    left, right = st.columns([5, 6], gap="medium", vertical_alignment="bottom")
+    with left:
+        boxes = st.columns([4, 5], gap="small", vertical_alignment="bottom")
+        boxes[0].segmented_control(
+            say("lat.what"),
+            KINDS,
+            required=True,
+            format_func=lambda what: say(f"lat.what.{what}"),
+            key="lat_what",
+            on_change=fill_values,
+            help=say("lat.what_help"),
+            **KEEP,
+        )
+        boxes[1].text_input(
+            say(f"lat.values.{state.lat_what}"),
+            key="lat_values",
+            max_chars=200,
+            help=say("lat.values_help"),
+            **KEEP,
+        )
+    with right:
+        boxes = st.columns([2, 2, 6], gap="small", vertical_alignment="bottom")
+        boxes[0].selectbox(
+            say("lat.repeats"), REPEATS, key="lat_repeats", help=say("lat.repeats_help"),
+            **KEEP,
+        )  # fmt: skip
+        budgets = [one for one in BUDGETS if one <= registry.limits.sweep_s] or [15]
+        boxes[1].selectbox(
+            say("lat.budget"),
+            budgets,
+            key="lat_budget",
+            format_func=lambda seconds: say("lat.seconds", seconds=seconds),
+            help=say("lat.budget_help"),
+            **KEEP,
+        )
+        with boxes[2].container(horizontal=True, horizontal_alignment="right", gap="small"):
+            with st.popover(say("lat.more"), icon=":material/folder_open:"):
+                files_box()
+            if running:
+                st.button(
+                    say("lat.stop"), key="lat_stop", icon=":material/stop:", type="primary",
+                    on_click=stop,
+                )  # fmt: skip
+            else:
+                st.button(
+                    say("lat.start"), key="lat_start", icon=":material/play_arrow:",
+                    type="primary", on_click=submit,
+                )  # fmt: skip
+    if running:
+        under_way()
+    elif state.get("lat_measuring"):
+        measuring()
+
+
+def files_box() -> None:
+    """Open, go back, measure the ceilings."""
+    st.file_uploader(
+        say("lat.open"), type=["jsonl"], key="lat_upload", on_change=open_file,
+        help=say("lat.open_help"),
+    )  # fmt: skip
+    st.button(
+        say("lat.recorded"), key="lat_recorded", on_click=use_recorded, width="stretch",
+        disabled=not state.lat_jobs,
+    )  # fmt: skip
+    st.button(
+        say("lat.measure"), key="lat_measure", on_click=measure, width="stretch",
+        help=say("lat.measure_help"), disabled=registry.engine.info().measuring,
+    )  # fmt: skip
+
+
+@st.fragment(run_every=1.0)
+def under_way() -> None:
+    """How far the sweep is; the page is drawn again when a run is over."""
+    job = jobs.get(state.get("lat_job") or "")
+    if job is None:
+        return
+    job.seen()
+    status = job.status()
+    done = status.progress.num_done
+    if job.finished or done != state.get("lat_done", 0):
+        state.lat_done = done
+        if done:
+            take_silently(job)
+        if job.finished:
+            state.lat_done = 0
+            ended = job.sweep.result
+            state.lat_notice = ended.error or (
+                Message(key=f"lat.ended.{ended.ended}") if ended.ended != "done" else None
+            )
+        st.rerun()
+    total, left = status.progress.num_total, status.progress.left_s
+    if status.message is not None:
+        text = status.message.text(language)
+        text += "" if status.fraction is None else f" {status.fraction:.0%}"
+    else:
+        text = say("lat.progress", done=done, total=total, value=status.value or "-")
+        text += "" if left is None else " · " + say("lat.left", seconds=round(left))
+    st.progress(min(done / max(total, 1), 1.0), text=plain(text))
+
+
+def take_silently(job: SweepJob) -> None:
+    what = job.sweep.result.settings.what
+    state.lat_jobs = {**state.lat_jobs, what: job.id}
+    st.query_params["sweep"] = job.id
+
+
+@st.fragment(run_every=1.0)
+def measuring() -> None:
+    """Until the ceilings are there."""
+    info = registry.engine.info()
+    if info.measuring:
+        st.caption(say("lat.measuring"))
+        return
+    state.lat_measuring = False
+    state.lat_notice = info.measure_problem or Message(key="lat.measured_now")
+    st.rerun()
+
+
+# ---- sections ------------------------------------------------------------------------------------
+
+
+def picture(figure: object, name: str, alt: str) -> None:
+    """A chart with its export button and a text for who cannot see it."""
+    st.plotly_chart(
+        figure,
+        key=f"lat-chart-{name}",
+        theme=None,
+        config=charts.config(f"second-token-{name}", image=state.lat_image),
+        alt=alt,
+    )
+
+
+def where(result: SweepResult, tag: str, *others: SweepResult) -> None:
+    """Whose numbers these are; `others` are of the same machine."""
+    started = result.started
+    text = say(
+        "lat.where",
+        tag=say(f"lat.tag.{tag}"),
+        machine=started.hardware.name,
+        device=started.hardware.device,
+        threads=started.hardware.num_threads or "-",
+        model=started.spec.name,
+        dtype=started.settings.dtype,
+        runs=sum(len(one.logs) for one in (result, *others)),
+        when=started.started_at[:10],
+    )
+    if result.ended != "done":
+        text += " · " + say(f"lat.ended.{result.ended}")
+    st.caption(plain(text))
+
+
+def shown(what: str) -> tuple[SweepResult, str] | None:
+    """The sweep of a kind, or a sentence where there is none."""
+    result, tag = result_of(what)
+    if result is None or not result.logs:
+        st.caption(say("lat.none"))
+        return None
+    where(result, tag)
+    return result, tag
+
+
+def ttft() -> None:
+    if (found := shown("ttft")) is None:
+        return
+    result, tag = found
+    left, right = st.columns(2, gap="medium")
+    with left:
+        figure = latency_charts.ttft_chart(result, say, theme())
+        picture(figure, "ttft", say("lat.alt.ttft", **ends(result, "ttft_s")))
+    with right:
+        figure = latency_charts.prefill_chart(result, say, theme())
+        if figure is not None:
+            picture(figure, "prefill", say("lat.alt.prefill"))
+    st.html(markup.cards(latency_view.ttft_cards(result, tag, say)))
+    st.caption(say("lat.note.ttft"))
+
+
+def itl() -> None:
+    if (found := shown("itl")) is None:
+        return
+    result, tag = found
+    left, right = st.columns(2, gap="medium")
+    with left:
+        figure = latency_charts.itl_chart(result, say, theme())
+        picture(figure, "itl", say("lat.alt.itl", **ends(result, "itl_s")))
+    with right:
+        if latency.decode_splits(result):
+            figure = latency_charts.split_chart(result, say, theme())
+            picture(figure, "split", say("lat.alt.split"))
+        else:
+            st.caption(say("lat.no_ceilings"))
+    st.html(markup.cards(latency_view.itl_cards(result, tag, say)))
+    if result.ceilings is not None:
+        late = latency.exceeds(result.ceilings, latency.decode_splits(result))
+        key = "lat.note.exceeds" if late else "lat.note.itl"
+        st.caption(say(key, values=", ".join(map(str, late))) if late else say(key))
+
+
+def ends(result: SweepResult, figure: str) -> dict[str, object]:
+    points = sweep.points(result)
+    first, last = (getattr(point, figure) for point in (points[0], points[-1]))
+    return {
+        "first": points[0].value,
+        "last": points[-1].value,
+        "low": latency_charts.ms(first.median if first else None),
+        "high": latency_charts.ms(last.median if last else None),
+    }
+
+
+def batch() -> None:
+    if (found := shown("batch")) is None:
+        return
+    result, _ = found
+    findings = diagnosis_of([result])
+    left, right = st.columns(2, gap="medium")
+    with left:
+        figure = latency_charts.batch_chart(result, findings, say, theme())
+        picture(figure, "batch", say("lat.alt.batch"))
+    with right:
+        if latency.decode_splits(result):
+            figure = latency_charts.split_chart(result, say, theme())
+            picture(figure, "batch-split", say("lat.alt.split"))
+    for message in (*findings.batch.evidence, findings.batch.next):
+        st.caption(plain(message.text(language)))
+
+
+def roof() -> None:
+    results = same_machine(shown_results())
+    ceilings = next((one.ceilings for one in results if one.ceilings), None)
+    if ceilings is None:
+        st.caption(say("lat.no_ceilings"))
+        return
+    where(results[0], result_of(results[0].settings.what)[1], *results[1:])
+    left, right = st.columns([5, 3], gap="medium")
+    with left:
+        figure = latency_charts.roofline_chart(results, ceilings, say, theme())
+        picture(figure, "roofline", say("lat.alt.roofline"))
+    dtype = results[0].started.settings.dtype
+    tag = result_of(results[0].settings.what)[1]
+    right.html(markup.cards(latency_view.ceiling_cards(ceilings, dtype, tag, say), two=True))
+    st.caption(say("lat.note.roofline"))
+
+
+def definitions_of() -> None:
+    if (found := shown("itl")) is None:
+        return
+    logs = found[0].logs
+    live_run = registry.get(state.get("run_id") or "")
+    if live_run is not None and live_run.log.steps:
+        of = st.segmented_control(
+            say("lat.of"),
+            ("sweep", "live"),
+            required=True,
+            key="lat_of",
+            format_func=lambda name: say(f"lat.of.{name}"),
+            help=say("lat.of_help"),
+        )
+        logs = [live_run.log] if of == "live" else logs
+    st.html(latency_view.definition_table(logs, say))
+    st.caption(say("lat.note.definitions"))
+    st.html(latency_view.formula_table(say))
+
+
+def price() -> None:
+    if (found := shown("batch")) is None:
+        return
+    result, tag = found
+    costs = latency.token_costs(result)
+    if costs is None:
+        st.caption(say("lat.no_batch_one"))
+        return
+    st.html(markup.cards(latency_view.price_cards(costs, tag, say)))
+    st.caption(say("lat.note.price"))
+    left, right = st.columns([3, 5], gap="medium")
+    with left:
+        one, two, three = st.columns([4, 4, 3], gap="small", vertical_alignment="bottom")
+        one.number_input(
+            say("lat.price_in"), 0.0, 1e6, key="lat_in", step=0.1,
+            help=say("lat.price_help"), **KEEP,
+        )  # fmt: skip
+        two.number_input(
+            say("lat.price_out"), 0.0, 1e6, key="lat_out", step=0.1,
+            help=say("lat.price_help"), **KEEP,
+        )  # fmt: skip
+        three.text_input(say("lat.unit"), key="lat_unit", max_chars=8, **KEEP)
+        for key in ("system", "user", "answer"):
+            st.number_input(
+                say(f"lat.{key}"), 0 if key == "system" else 1, 1_000_000, key=f"lat_{key}",
+                step=50, help=say(f"lat.{key}_help"), **KEEP,
+            )  # fmt: skip
+        priced = state.lat_in is not None and state.lat_out is not None
+        ratio = state.lat_out / state.lat_in if priced and state.lat_in else None
+        st.caption(
+            say(
+                "lat.price_ratio",
+                prices="-" if ratio is None else f"{ratio:.1f}",
+                one=f"{costs.ratios[1]:.1f}",
+                best=f"{costs.ratios[costs.best_batch]:.1f}",
+                batch=costs.best_batch,
+            )
+        )
+    parts = latency.prefill_parts(result_of("ttft")[0]) if result_of("ttft")[0] else None
+    made = latency.turns(
+        num=TURNS,
+        user_tokens=state.lat_user,
+        answer_tokens=state.lat_answer,
+        system_tokens=state.lat_system,
+        price_in=state.lat_in if priced else 1e6,  # without prices: tokens
+        price_out=state.lat_out if priced else 0.0,
+        line=parts.fit if parts else None,
+    )
+    unit = state.lat_unit if priced else say("lat.tokens")
+    with right:
+        figure = latency_charts.turns_chart(made, unit, say, theme(), priced=priced)
+        picture(figure, "turns", say("lat.alt.turns"))
+        last, total = made[-1], sum(turn.price for turn in made)
+        st.caption(
+            plain(
+                say(
+                    "lat.turns_note" if priced else "lat.turns_tokens",
+                    turns=TURNS,
+                    tokens=charts.grouped(last.read_tokens),
+                    price=latency_charts.amount(last.price, unit),
+                    total=latency_charts.amount(total, unit),
+                    cached=latency_charts.amount(sum(turn.cached_price for turn in made), unit),
+                )
+            )
+        )
+
+
+def diagnosis_section() -> None:
+    results = same_machine(shown_results())
+    if not results:
+        st.caption(say("lat.none"))
+        return
+    where(results[0], result_of(results[0].settings.what)[1], *results[1:])
+    found = diagnosis_of(results)
+    verdicts = (found.prefill, found.decode)
+    st.html(markup.notices([latency_view.verdict_notice(v, language, say) for v in verdicts]))
+    st.html(latency_view.shares_table(found, language, say))
+    left, right = st.columns(2, gap="medium")
+    for box, verdict in zip((left, right), verdicts, strict=True):
+        with box.container(border=True):
+            st.markdown(f"**{say(f'lat.phase.{verdict.phase}')}**")
+            for message in (*verdict.evidence, *verdict.unknown, verdict.next):
+                st.caption(plain(message.text(language)))
+    left, right = st.columns([5, 4], gap="medium")
+    logs = [log for result in results for log in result.logs]
+    with left:
+        figure = latency_charts.memory_chart(logs, say, theme())
+        if figure is not None:
+            picture(figure, "memory-watch", say("lat.alt.memory"))
+    with right:
+        for part in (found.batch, found.memory):
+            for message in (*part.evidence, part.next):
+                st.caption(plain(message.text(language)))
+    st.caption(say("lat.note.diagnosis"))
+
+
+def share() -> None:
+    """The link, the numbers, the files, and what the charts' buttons save."""
+    result, _ = result_of(state.lat_what)
+    job_id = state.lat_jobs.get(state.lat_what, "")
+    name = job_id if jobs.get(job_id) else f"recorded-{state.lat_what}"
+    base = (st.context.url or "").partition("?")[0]
+    st.caption(say("lat.link"), help=say("lat.link_help"))
+    st.code(f"{base}?sweep={name}&section={state.lat_what}&lang={language}", language=None)
+    one, two, three = st.columns(3)
+    one.download_button(
+        say("lat.csv"),
+        data=lambda: latency.to_csv(shown_results()),
+        file_name="second-token-latency.csv",
+        mime="text/csv",
+        icon=":material/download:",
+        on_click="ignore",
+        width="stretch",
+    )
+    if result is not None:
+        two.download_button(
+            say("lat.download", what=say(f"lat.what.{state.lat_what}")),
+            data=lambda: result.to_jsonl(),
+            file_name=f"second-token-{state.lat_what}.jsonl",
+            mime="application/x-ndjson",
+            icon=":material/download:",
+            on_click="ignore",
+            width="stretch",
+        )
+    three.segmented_control(
+        say("lat.image"),
+        ["png", "svg"],
+        required=True,
+        key="lat_image",
+        format_func=str.upper,
+        help=say("lat.image_help"),
+        **KEEP,
+    )
+    st.caption(say("lat.command"))
+    st.code(
+        f"python -m viz_engine sweep --what {state.lat_what} --budget {state.lat_budget} --json",
+        language="bash",
+    )
+
+
+SHOW = {
+    "ttft": ttft,
+    "itl": itl,
+    "batch": batch,
+    "roofline": roof,
+    "definitions": definitions_of,
+    "price": price,
+    "diagnosis": diagnosis_section,
+    "share": share,
+}
+
+first_values()
+with st.container(key="ask"):
+    ask_band()
+if notice := state.get("lat_notice"):
+    st.warning(plain(notice.text(language)), icon=":material/info:")
+st.segmented_control(
+    say("lat.section"),
+    SECTIONS,
+    required=True,
+    format_func=lambda name: say(f"lat.section.{name}"),
+    key="lat_section",
+    label_visibility="collapsed",
+    on_change=follow_section,
+    **KEEP,
+)
+if st.query_params.get("section") != state.lat_section:
+    st.query_params["section"] = state.lat_section
+SHOW[state.lat_section]()

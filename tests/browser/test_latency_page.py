@@ -1,0 +1,81 @@
+"""The latency page as a visitor uses it: recorded sweeps, a sweep of one's own, its link."""
+
+import re
+
+import pytest
+
+from browser.visit import Visit
+
+SECTIONS = (
+    "TTFT against length",
+    "ITL against context",
+    "Batch",
+    "Roofline",
+    "One trace, five definitions",
+    "What a token costs",
+    "Three tests",
+    "Share",
+)
+
+
+def opened(visit: Visit, query: str = "lang=en") -> Visit:
+    visit.page.goto(f"{visit.server.url}/latency?{query}")
+    visit.page.get_by_role("button", name="Measure here").wait_for()
+    return visit
+
+
+def choose(visit: Visit, section: str) -> None:
+    group = visit.page.locator(".st-key-lat_section")
+    group.get_by_role("radio", name=section, exact=True).click()
+
+
+def test_it_opens_with_recorded_sweeps_and_every_part_shows_something(visit: Visit) -> None:
+    opened(visit)
+    visit.page.get_by_text("recorded on").first.wait_for()
+    for section in SECTIONS:
+        choose(visit, section)
+        visit.page.locator(".js-plotly-plot, .figures, code").first.wait_for()
+        assert visit.page.get_by_test_id("stException").count() == 0, section
+
+
+def test_a_number_opens_to_its_formula(visit: Visit) -> None:
+    opened(visit)
+    card = visit.page.locator(".numbers details").first
+    card.locator("summary").click()
+    assert re.search(r"first token", card.locator(".formula").inner_text())
+
+
+def test_a_sweep_of_ones_own_takes_the_recorded_ones_place_and_has_a_link(visit: Visit) -> None:
+    opened(visit)
+    box = visit.page.get_by_role("textbox", name="Prompt lengths, in tokens")
+    box.fill("64, 128")
+    box.press("Tab")
+    visit.page.get_by_role("button", name="Measure here").click()
+    visit.page.wait_for_url(re.compile("sweep="))
+    visit.page.get_by_text("measured on").first.wait_for()
+    visit.page.locator(".st-key-lat_stop button").click()
+    visit.page.get_by_role("button", name="Measure here").wait_for()
+    link = visit.page.url
+    visit.page.goto("about:blank")
+    visit.page.goto(link)
+    visit.page.get_by_text("recorded on").or_(
+        visit.page.get_by_text("measured on")
+    ).first.wait_for()
+    assert visit.page.get_by_text("does not hold the sweep").count() == 0
+
+
+@pytest.mark.parametrize("text", ["abc", "64, 64", "0"])
+def test_values_that_cannot_be_swept_get_a_sentence(visit: Visit, text: str) -> None:
+    opened(visit)
+    box = visit.page.get_by_role("textbox", name="Prompt lengths, in tokens")
+    box.fill(text)
+    box.press("Tab")
+    visit.page.get_by_role("button", name="Measure here").click()
+    visit.page.get_by_text("whole numbers").first.wait_for()
+    visit.page.locator(".js-plotly-plot").first.wait_for()  # what was there stays
+
+
+def test_an_unknown_link_says_so_and_shows_the_recorded_sweeps(visit: Visit) -> None:
+    opened(visit, "lang=en&sweep=nothing")
+    visit.page.get_by_text("does not hold the sweep").wait_for()
+    visit.page.locator(".js-plotly-plot").first.wait_for()

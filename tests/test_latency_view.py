@@ -1,0 +1,113 @@
+"""The latency page's figures, cards and tables, in both languages, on a machine that is played."""
+
+from functools import partial
+
+import pytest
+from test_diagnose import CEILINGS, Machine
+from test_latency import result
+
+from viz_engine import diagnose, latency, latency_charts, latency_view, markup, sweep
+from viz_engine.text import t
+
+
+@pytest.fixture(params=["en", "zh"])
+def say(request: pytest.FixtureRequest):
+    return lambda key, **params: t(key, request.param, **params)
+
+
+TTFT, ITL = Machine().length_sweep(), Machine().context_sweep()
+BATCH = [Machine().run(batch, 256, 16, batch) for batch in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize("theme", ["dark", "light", None])
+def test_every_figure_is_drawn(say, theme) -> None:
+    ttft, itl, batch = result(TTFT), result(ITL, "itl"), result(BATCH, "batch")
+    found = diagnose.diagnose(BATCH, CEILINGS)
+    figures = [
+        latency_charts.ttft_chart(ttft, say, theme),
+        latency_charts.itl_chart(itl, say, theme),
+        latency_charts.split_chart(itl, say, theme),
+        latency_charts.batch_chart(batch, found, say, theme),
+        latency_charts.roofline_chart([ttft, itl, batch], CEILINGS, say, theme),
+    ]
+    for figure in figures:
+        assert len(figure.data) >= 2 and figure.layout.xaxis.title.text
+    raw, medians, predicted, fitted = figures[0].data
+    assert len(raw.x) == 18 and len(medians.x) == 6
+    p90s = [high + y for high, y in zip(medians.error_y.array, medians.y, strict=True)]
+    points = sweep.points(ttft)
+    assert p90s == pytest.approx([point.ttft_s.p90 * 1e3 for point in points])
+    assert predicted.line.dash == "dash" and fitted.line.dash == "dot"
+    assert all(a < b for a, b in zip(predicted.y, predicted.y[1:], strict=False))
+    prefill = latency_charts.prefill_chart(ttft, say, theme)
+    at_longest = sum(layer.y[-1] for layer in prefill.data[:3])
+    assert at_longest == pytest.approx(prefill.data[3].y[-1], rel=0.1)
+    assert latency_charts.prefill_chart(result(TTFT[:1]), say, theme) is None
+    whole = sum(layer.y[0] for layer in figures[2].data[:3])
+    assert whole == pytest.approx(figures[2].data[3].y[0])
+
+
+def test_every_number_opens_to_its_formula(say) -> None:
+    ttft, itl, batch = result(TTFT), result(ITL, "itl"), result(BATCH, "batch")
+    cards = [
+        *latency_view.ttft_cards(ttft, "measured", say),
+        *latency_view.itl_cards(itl, "recorded", say),
+        *latency_view.ceiling_cards(CEILINGS, "bfloat16", "measured", say),
+        *latency_view.price_cards(latency.token_costs(batch), "measured", say),
+    ]
+    assert len(cards) >= 20
+    for card in cards:
+        assert card.tag and card.formula and card.help and card.value
+        assert "{" not in card.formula + card.note
+
+
+def test_without_ceilings_what_has_no_basis_is_a_dash(say) -> None:
+    ttft = result(TTFT)
+    ttft.ceilings = None
+    by_label = {card.label: card for card in latency_view.ttft_cards(ttft, "measured", say)}
+    assert by_label[say("lat.card.least_ttft")].value == "-"
+    assert by_label[say("lat.card.mfu")].value == "-"
+    assert by_label[say("lat.card.ttft")].value != "-"
+    assert len(latency_charts.ttft_chart(ttft, say, "dark").data) == 3
+    itl = result(ITL, "itl")
+    itl.ceilings = None
+    assert latency.decode_splits(itl) == []
+    assert latency_view.itl_cards(itl, "measured", say)[2].value == "-"
+
+
+def test_one_run_is_enough_to_draw(say) -> None:
+    one = result(TTFT[:1])
+    assert latency_charts.ttft_chart(one, say, None).data
+    assert latency_view.ttft_cards(one, "measured", say)[1].value == "-"
+    assert latency_view.itl_cards(one, "measured", say)
+
+
+def test_the_table_of_definitions_shows_every_tool_and_dashes(say) -> None:
+    table = latency_view.definition_table([Machine().run(1, 64, 1, 0)], say)
+    for tool in latency_view.TOOLS.values():
+        assert tool in table
+    assert ">-<" in table  # one token: no ITL
+    assert "llmperf" in latency_view.formula_table(say)
+
+
+def test_a_chat_is_drawn_with_the_visitors_unit(say) -> None:
+    made = latency.turns(
+        num=5, user_tokens=1, answer_tokens=1, system_tokens=0, price_in=1, price_out=4
+    )
+    figure = latency_charts.turns_chart(made, "<b>", say, "dark")
+    assert len(figure.data) == 2 and len(figure.data[0].x) == 5
+
+
+def test_verdicts_are_notices(say) -> None:
+    found = diagnose.diagnose(TTFT, CEILINGS)
+    notice = partial(latency_view.verdict_notice, language="en", say=say)
+    html = markup.notices([notice(found.prefill), notice(found.decode)])
+    assert "computing" in html and html.count("notice ") >= 2
+    assert "%" in latency_view.shares_table(found, "en", say)
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(None, "-"), (0.00123, "1.23"), (0.0123, "12.3"), (1.234, "1\u202f234")]
+)
+def test_milliseconds_have_three_digits(seconds, text) -> None:
+    assert latency_charts.ms(seconds) == text

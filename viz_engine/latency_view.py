@@ -1,0 +1,259 @@
+"""The latency page's cards and tables: from sweeps to markup, in words that `say` gives.
+
+Times of the visitor's own sweep are tagged measured, those of a sweep from a file recorded; the
+ceilings are measured, least times predicted. It knows no Streamlit.
+
+Try it: tests/test_latency_view.py
+"""
+
+from collections.abc import Sequence
+
+from viz_engine import charts, definitions, diagnose, fits, latency, markup, roofline, sweep
+from viz_engine.diagnose import Diagnosis, Verdict
+from viz_engine.events import RunLog
+from viz_engine.latency import TokenCosts
+from viz_engine.latency_charts import NONE, Say, giga, ms, share
+from viz_engine.markup import Cell, Number
+from viz_engine.roofline import Ceilings
+from viz_engine.sweep import Spread, SweepResult
+
+TOOLS = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "guidellm": "GuideLLM",
+    "aiperf": "AIPerf",
+    "llmperf": "llmperf",
+}
+
+
+# ---- cards -------------------------------------------------------------------------------------
+
+
+def _card(say: Say, name: str, value: str, tag: str, unit: str = "", /, **params: object) -> Number:
+    """A number whose label, note, formula and help are `lat.card.NAME.*`."""
+    return Number(
+        label=say(f"lat.card.{name}"),
+        value=value,
+        unit=unit,
+        tag=say(f"lat.tag.{tag}"),
+        note=say(f"lat.card.{name}.note", **params),
+        formula=say(f"lat.card.{name}.formula", **params),
+        help=say(f"lat.card.{name}.help"),
+    )
+
+
+def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
+    """What the TTFT sweep says in six numbers."""
+    points, parts = sweep.points(result), latency.prefill_parts(result)
+    last = points[-1]
+    measured = last.ttft_s.median if last.ttft_s else None
+    least = None
+    if result.ceilings is not None:
+        least = latency.predicted_ttft_s(result.started, result.ceilings, last.columns)
+    fit = parts.fit if parts else None
+    slope = fit.slopes["tokens"] if fit else None
+    rest = None if measured is None or least is None else measured - least
+    prefill = last.prefill_s.median if last.prefill_s else None
+    flops = parts.linear_flops + parts.attention_flops if parts else None
+    rate = flops / prefill if flops and prefill else None
+    ceilings, dtype = result.ceilings, result.started.settings.dtype
+    top = ceilings.rate(dtype) if ceilings else None
+    quadratic = parts.attention_flops / flops if parts else None
+    shown = {"columns": charts.grouped(last.columns)}
+    return [
+        _card(
+            say, "ttft", ms(measured), tag, "ms", num=last.num_runs, **shown, **_ends(last.ttft_s)
+        ),
+        _card(
+            say,
+            "slope",
+            ms(slope),
+            tag,
+            "ms/token",
+            fixed=ms(fit.fixed) if fit else NONE,
+            slope=ms(slope),
+            square=f"{fit.slopes['square'] * 1e9:.2f}" if fit else NONE,
+            error=f"{fit.error:.1%}" if fit else NONE,
+            runs=sum(p.num_runs for p in points),
+        ),
+        _card(say, "least_ttft", ms(least), "predicted", "ms", flops=giga(flops), rate=giga(top),
+              share=share(least / measured if least and measured else None), **shown),
+        _card(say, "rest_ttft", ms(rest), tag, "ms", measured=ms(measured), least=ms(least),
+              share=share(rest / measured if rest is not None else None)),
+        _card(say, "mfu", share(rate / top if rate and top else None), tag, "", rate=giga(rate),
+              top=giga(top), flops=giga(flops), ms=ms(prefill), **shown),
+        _card(
+            say,
+            "cross",
+            charts.grouped(parts.cross_columns) if parts else NONE,
+            "predicted",
+            say("lat.tokens"),
+            share=share(quadratic),
+            fit=charts.grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
+            linear=giga(parts.linear_flops if parts else None),
+            attention=giga(parts.attention_flops if parts else None),
+            **shown,
+        ),
+    ]  # fmt: skip
+
+
+def _ends(one: Spread | None) -> dict[str, str]:
+    if one is None:
+        return dict.fromkeys(("p10", "p90", "p50", "p95"), NONE)
+    values = definitions.stats(one.values)
+    found = {"p10": one.p10, "p50": one.median, "p90": one.p90, "p95": values.p95}
+    return {name: ms(value) for name, value in found.items()}
+
+
+def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
+    """What the ITL sweep says in six numbers."""
+    points, splits = sweep.points(result), latency.decode_splits(result)
+    first, last = points[0], points[-1]
+    short = first.itl_s.median if first.itl_s else None
+    long = last.itl_s.median if last.itl_s else None
+    line = fits.fit(
+        {"columns": [p.columns for p in points if p.itl_s]},
+        [p.itl_s.median for p in points if p.itl_s],
+    )
+    slope = line.slopes["columns"] if line else None
+    end = splits[-1] if splits else None
+    start = splits[0] if splits else None
+    found, over = latency.residual(result), latency.overtake(result)
+    mbu = (start.weights_s + start.kv_s) / start.measured_s if start else None
+    return [
+        _card(say, "itl", ms(short), tag, "ms", value=charts.grouped(first.value),
+              num=len(first.itl_s.values) if first.itl_s else 0, long=ms(long),
+              last=charts.grouped(last.value), **_ends(first.itl_s)),
+        _card(say, "itl_slope", f"{slope * 1e6:.2f}" if slope is not None else NONE, tag,
+              "ms / 1000", fixed=ms(line.fixed if line else None),
+              error=f"{line.error:.1%}" if line else NONE, num=len(points)),
+        _card(say, "split", ms(end.overhead_s if end else None), tag, "ms",
+              weights=ms(end.weights_s if end else None), kv=ms(end.kv_s if end else None),
+              measured=ms(end.measured_s if end else None), last=charts.grouped(last.value)),
+        _card(say, "residual", ms(found.fixed_s if found else None), tag, "ms",
+              rate=giga(found.kv_per_s if found else None),
+              share=share(found.share if found else None),
+              error=f"{found.error:.1%}" if found else NONE),
+        _card(say, "mbu", share(mbu), tag, "", weights=ms(start.weights_s if start else None),
+              kv=ms(start.kv_s if start else None),
+              measured=ms(start.measured_s if start else None),
+              value=charts.grouped(first.value)),
+        _card(say, "overtake", charts.grouped(over.by_bytes) if over else NONE, "predicted",
+              say("lat.tokens"),
+              time=charts.grouped(over.by_time) if over and over.by_time else NONE,
+              share=share(found.share if found else None)),
+    ]  # fmt: skip
+
+
+def ceiling_cards(ceilings: Ceilings, dtype: str, tag: str, say: Say) -> list[Number]:
+    """The ceilings, and the maker's numbers beside them."""
+    sheet = roofline.datasheet(ceilings.machine)
+    one = ceilings.bandwidth
+    kernels = ", ".join(f"{name} {giga(value)}" for name, value in sorted(ceilings.kernels.items()))
+    found = [
+        _card(say, "bandwidth", giga(one.per_s), tag, "GB/s", kernel=one.kernel, num=one.num,
+              spread=share(one.spread), kernels=kernels,
+              buffer=f"{ceilings.buffer_bytes / 2**20:.0f}",
+              sheet=giga(sheet.bandwidth_per_s) if sheet else NONE)
+    ]  # fmt: skip
+    for name, roof in ceilings.flops.items():
+        card = _card(
+            say,
+            "rate",
+            giga(roof.per_s),
+            tag,
+            "GFLOP/s",
+            dtype=name,
+            kernel=roof.kernel,
+            num=roof.num,
+            spread=share(roof.spread),
+            sheet=giga(sheet.flops_per_s.get(name)) if sheet else NONE,
+        )
+        found.append(card)
+    ridge = ceilings.ridge(dtype)
+    found.append(
+        _card(
+            say,
+            "ridge",
+            f"{ridge:.1f}" if ridge else NONE,
+            tag,
+            "FLOP/B",
+            rate=giga(ceilings.rate(dtype)),
+            bandwidth=giga(one.per_s),
+        )
+    )
+    return found
+
+
+def price_cards(found: TokenCosts, tag: str, say: Say) -> list[Number]:
+    """A token of prefill against one of decode."""
+    pair = [("prefill", found.prefill), ("decode", found.decode), ("best", found.best)]
+    cards = [
+        _card(say, f"token_{name}", ms(one.seconds), tag, "ms", batch=found.best_batch,
+              columns=charts.grouped(found.prefill_columns),
+              bytes=NONE if one.num_bytes is None else f"{one.num_bytes / 1e6:.2f}",
+              flops=NONE if one.flops is None else f"{one.flops / 1e6:.0f}")
+        for name, one in pair
+    ]  # fmt: skip
+    first, best = found.ratios[1], found.ratios[found.best_batch]
+    five, four = found.price_batch
+    listed = ", ".join(f"{batch}: {ratio:.1f}" for batch, ratio in found.ratios.items())
+    cards.append(_card(say, "ratio", f"{first:.1f}", tag, "×", ratio=f"{first:.1f}",
+                       best=f"{best:.1f}", batch=found.best_batch, listed=listed))  # fmt: skip
+    between = NONE if five is None and four is None else " … ".join(
+        NONE if value is None else f"{value:.1f}" for value in (five, four)
+    )  # fmt: skip
+    cards.append(_card(say, "price_batch", between, tag, "", listed=listed,
+                       least=f"{min(found.ratios.values()):.1f}"))  # fmt: skip
+    return cards
+
+
+# ---- tables and notices --------------------------------------------------------------------------
+
+
+def definition_table(logs: Sequence[RunLog], say: Say) -> str:
+    """Each tool's TTFT, ITL and TPOT from the same runs, with their formulas."""
+    head = [say("lat.def.tool")]
+    head += [say(f"lat.def.{name}") for name in ("ttft", "itl", "itl_p95", "itl_p99", "tpot")]
+    head += [say("lat.def.samples")]
+    rows: list[list[str | Cell]] = []
+    for one in definitions.report(*logs):
+        figures = (one.ttft.median, one.itl.median, one.itl.p95, one.itl.p99, one.tpot.median)
+        shown = [ms(None if value is None else value / 1e9) for value in figures]
+        kinds = ("ttft", "itl", "itl", "itl", "tpot")
+        cells = [
+            Cell(text=text, help=say(f"lat.formula.{one.tool}.{kind}"))
+            for text, kind in zip(shown, kinds, strict=True)
+        ]
+        counts = f"{one.ttft.num} / {one.itl.num} / {one.tpot.num}"
+        rows.append([TOOLS[one.tool], *cells, counts])
+    return markup.table(head, rows)
+
+
+def formula_table(say: Say) -> str:
+    """The formulas behind the table, a tool a row."""
+    head = [say("lat.def.tool"), "TTFT", "ITL", "TPOT"]
+    rows = [
+        [TOOLS[tool], *(say(f"lat.formula.{tool}.{kind}") for kind in ("ttft", "itl", "tpot"))]
+        for tool in TOOLS
+    ]
+    return markup.table(head, rows)
+
+
+def verdict_notice(verdict: Verdict, language: str, say: Say) -> tuple[str, str, str]:
+    """A verdict as one of `markup.notices`: tone, heading, text."""
+    text = verdict.why.text(language) if verdict.why else ""
+    if verdict.confidence is not None:
+        text += " " + say("lat.confidence", share=share(verdict.confidence))
+    tone = "good" if verdict.causes else ""
+    return tone, diagnose.headline(verdict).text(language), text.strip()
+
+
+def shares_table(found: Diagnosis, language: str, say: Say) -> str:
+    """Where each phase's time goes, as far as the fit can say."""
+    head = [say("lat.phase"), *(say(f"diagnose.cause.{cause}") for cause in diagnose.CAUSES)]
+    rows = []
+    for verdict in (found.prefill, found.decode):
+        cells = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
+        rows.append([say(f"lat.phase.{verdict.phase}"), *cells])
+    return markup.table(head, rows)
