@@ -10,17 +10,28 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each module may import those of the groups before its own, and those named before it in its group.
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
-    ("cost", "events"),
-    ("metrics", "memory", "checks", "command"),
-    ("threads", "attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"),
+    ("cost", "events", "race_log"),
+    ("metrics", "race", "memory", "checks", "command"),
+    (
+        "threads",
+        "attention",
+        "cache",
+        "probe",
+        "linear",
+        "trace",
+        "models",
+        "decode",
+        "engine",
+        "race_runs",
+    ),
     ("worker", "engine_process", "live", "routes"),
-    ("kv_matrix",),
+    ("charts", "kv_matrix"),
     ("live_bench", "bench_report", "contenders", "bench"),
     ("pages", "app", "__main__"),
 )
 # At their top:
 TORCH_USERS = {"attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"}
-TORCH_USERS |= {"contenders", "bench"}
+TORCH_USERS |= {"race_runs", "contenders", "bench"}
 TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}

@@ -17,7 +17,7 @@ def network() -> torch.nn.Sequential:
 
 def choose(monkeypatch: pytest.MonkeyPatch, few: dict, many: dict, free: int = 2**40, **given):
     """A network and what was chosen where these times (ms) are measured."""
-    turns = iter((few, many))
+    turns = iter((few if linear.can_pack() else {k: few[k] for k in few if k != "packed"}, many))
     monkeypatch.setattr(linear, "fastest_ms", lambda work: next(turns))
     net = network()
     return net, linear.choose(
@@ -34,7 +34,7 @@ def test_products_are_those_of_float32_rounded_once(
     monkeypatch: pytest.MonkeyPatch, num_rows: int
 ) -> None:
     net, kernels = choose(monkeypatch, FEW, MANY)
-    assert [part.on for part in kernels.parts] == [True, False, True]
+    assert [part.on for part in kernels.parts] == [linear.can_pack(), False, True]
     with torch.inference_mode():
         for layer in net:
             x = torch.randn(1, num_rows, layer.in_features).bfloat16()
@@ -59,6 +59,7 @@ def test_the_faster_kernel_for_few_rows_is_taken(
     monkeypatch: pytest.MonkeyPatch, few: dict[str, float], on: list[bool]
 ) -> None:
     net, kernels = choose(monkeypatch, few, MANY)
+    on = [on[0] and linear.can_pack(), on[1]]  # not every processor packs
     assert [part.on for part in kernels.parts[:2]] == on
     assert kernels.onednn_off_for_one_row is on[1]
     assert len(linear.packed_layers(net)) == (len(SIZES) if on[0] else 0)
@@ -67,9 +68,33 @@ def test_the_faster_kernel_for_few_rows_is_taken(
 
 def test_no_second_copy_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     net, kernels = choose(monkeypatch, FEW, MANY, free=2**20)
-    assert kernels.parts[0].reason.key == "part.packed_memory" and not kernels.parts[0].on
+    why = "part.packed_memory" if linear.can_pack() else "part.packed_absent"
+    assert kernels.parts[0].reason.key == why and not kernels.parts[0].on
     assert kernels.packed_bytes == 0 and linear.packed_layers(net) == []
     assert kernels.parts[2].on, "the other parts are chosen by themselves"
+
+
+def test_a_processor_that_cannot_pack_measures_the_other_kernels_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("bf16 path needs the cpu support avx_ne_convert or avx512bw")
+
+    monkeypatch.setattr(linear, "can_pack", lambda: False)
+    monkeypatch.setattr(linear, "_pack", refuse)
+    net = network()
+    kernels = linear.choose(net, "cpu", torch.bfloat16, 2**40)
+    assert kernels.parts[0].reason.key == "part.packed_absent" and not kernels.parts[0].on
+    assert kernels.packed_bytes == 0 and linear.packed_layers(net) == []
+
+
+def test_packing_is_offered_exactly_where_onednn_does_it() -> None:
+    try:
+        linear._pack(network()[0])
+    except RuntimeError:
+        assert not linear.can_pack()
+    else:
+        assert linear.can_pack()
 
 
 @pytest.mark.parametrize("given", [{"dtype": torch.float32}, {"device": "cuda:0"}])

@@ -18,7 +18,10 @@ from viz_engine import engine, model_files, models
 from viz_engine.events import RunLog, RunSettings
 from viz_engine.models import Loaded
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # of the tiny models' logits
+# Of the default model's largest logit, about 35: transformers' own are 2e-6 of it away from those
+# in float64, by rounding alone; where a processor sums up otherwise, the same order again.
+SHARE = 1e-5
 WINDOW = 300  # of the copy whose window a prompt fills to the last position
 
 
@@ -154,7 +157,8 @@ def test_tokens_equal_and_logits_agree_with_transformers(
                 assert ids == (int(tokens[b, n]),), (name, n, b)
                 gap = max(gap, float((ours[n][b] - logits[n][b]).abs().max()))
     gaps[f"{name}, cache {cache}"] = gap
-    assert gap < TOLERANCE
+    largest = max(float(step.abs().max()) for step in logits)
+    assert gap < SHARE * largest
 
 
 def test_prompt_ids_are_those_of_transformers_chat_template(
