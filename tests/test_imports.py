@@ -26,12 +26,12 @@ GROUPS = (
     ),
     ("worker", "engine_process", "live", "routes"),
     ("charts", "kv_matrix"),
-    ("live_bench", "bench_report", "contenders", "bench"),
+    ("live_bench", "bench_report", "contenders", "race_bench", "bench"),
     ("pages", "app", "__main__"),
 )
 # At their top:
 TORCH_USERS = {"attention", "cache", "probe", "linear", "trace", "models", "decode", "engine"}
-TORCH_USERS |= {"race_runs", "contenders", "bench"}
+TORCH_USERS |= {"race_runs", "contenders", "race_bench", "bench"}
 TORCH_LATE = {"worker", "__main__"}  # inside a function that runs in the engine process
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}
