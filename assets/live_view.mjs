@@ -277,6 +277,7 @@ function draw(view, now, dirty, moved) {
     view.sideAt = now;
   }
   view.last = { k, ended: cursor.ended, b: view.b, events: run?.numEvents ?? 0 };
+  n.root.dataset.run = view.runId ?? "";
   n.root.dataset.k = k;
   n.root.dataset.rows = view.facts?.rows[view.b] ?? 0;
   n.root.dataset.events = run?.numEvents ?? 0;

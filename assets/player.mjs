@@ -38,7 +38,7 @@ export function stepsAt(run, t) {
 
 /** The prefix that is on screen: k steps, and whether the end of the run is shown. */
 export function cursorOf(player, run) {
-  if (!run.started) return { k: 0, ended: false };
+  if (!run.started) return { k: 0, ended: isOver(run) }; // over before it began: refused, or stopped in the queue
   if (player.live) return { k: run.steps.length, ended: isOver(run) };
   const k = stepsAt(run, player.t);
   return { k, ended: isOver(run) && k === run.steps.length };

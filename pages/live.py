@@ -452,6 +452,7 @@ if run is not None and not run.finished and not live.session_alive(run.session_i
 running = run is not None and not run.finished and run.session_id == session_id
 with st.container(key="ask"):
     ask_band(run, running)
-if notice := st.session_state.get("notice"):
-    st.warning(plain(notice.text(language)), icon=":material/info:")
+with st.container():  # there without a notice too: the view below keeps its place in the page
+    if notice := st.session_state.get("notice"):
+        st.warning(plain(notice.text(language)), icon=":material/info:")
 kv_matrix.live_view(run, language=language, autoplay=plays)

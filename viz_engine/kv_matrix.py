@@ -110,7 +110,8 @@ def live_view(
         )
 
     if not poll or run is None or run.finished:
-        return mount()
+        with st.container():  # as deep in the page as in a fragment, or the view would start anew
+            return mount()
 
     @st.fragment(run_every=POLL_S)
     def fed() -> None:

@@ -80,11 +80,11 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     _rooms.clear()
     sample = _sample(layers)
     with torch.inference_mode():
-        packed = [_pack(layer) for layer in sample]
+        packed = [_pack(layer) for layer in sample] if can_pack() else None
         few = _few_rows_ms(sample, packed)
         many = _many_rows_ms(sample)
         plain = min(few["onednn"], few["native"])
-        pack = few["packed"] < GAIN * plain
+        pack = packed is not None and few["packed"] < GAIN * plain
         roomy = free_bytes > 2 * num_bytes
         copied = pack and roomy
         widen = many["float32"] < GAIN * many["bfloat16"]
@@ -105,6 +105,12 @@ def packed_layers(network: torch.nn.Module) -> list[FastLinear]:
     """The forwards of `network` that hold a packed weight."""
     forwards = (vars(module).get("forward") for module in network.modules())
     return [f for f in forwards if isinstance(f, FastLinear) and f.packed is not None]
+
+
+def can_pack() -> bool:
+    """Whether oneDNN packs bfloat16 weights on this processor; where it does not (x86 without
+    AVX-512), it raises RuntimeError."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _pack(layer: torch.nn.Linear) -> torch.Tensor:
@@ -129,7 +135,9 @@ def _sample(layers: list[torch.nn.Linear]) -> list[torch.nn.Linear]:
     return sample
 
 
-def _few_rows_ms(sample: list[torch.nn.Linear], packed: list[torch.Tensor]) -> dict[str, float]:
+def _few_rows_ms(
+    sample: list[torch.nn.Linear], packed: list[torch.Tensor] | None
+) -> dict[str, float]:
     """Milliseconds of one row through the sample, by kernel."""
     rows = [torch.ones(1, layer.in_features, dtype=layer.weight.dtype) for layer in sample]
 
@@ -142,11 +150,9 @@ def _few_rows_ms(sample: list[torch.nn.Linear], packed: list[torch.Tensor]) -> d
         for layer, row, weight in zip(sample, rows, packed, strict=True):
             _packed_product(row, weight, layer.bias)
 
-    work = {
-        "onednn": lambda: plain(True),
-        "native": lambda: plain(False),
-        "packed": on_packed,
-    }
+    work = {"onednn": lambda: plain(True), "native": lambda: plain(False)}
+    if packed is not None:
+        work["packed"] = on_packed
     return fastest_ms(work)
 
 
@@ -174,13 +180,13 @@ def _parts(
     off: bool,
 ) -> tuple[EnginePart, ...]:
     """The three choices, each with what was measured."""
-    shown = {f"{name}_ms": f"{value:.2f}" for name, value in few.items()}
+    shown = {"packed_ms": "-"} | {f"{name}_ms": f"{value:.2f}" for name, value in few.items()}
     switch = "part.onednn_off" if off else "part.onednn_on"
     size = {"size": mib(num_bytes)}
     if pack:
         packed = "part.packed_on" if roomy else "part.packed_memory"
     else:
-        packed = "part.packed_off"
+        packed = "part.packed_off" if "packed" in few else "part.packed_absent"
     wide = {f"{name}_ms": f"{value:.2f}" for name, value in many.items()}
     widened = "part.widened_on" if widen else "part.widened_off"
     return (

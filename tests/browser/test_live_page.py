@@ -187,8 +187,7 @@ def test_the_fallback_transport_shows_the_same_run(visit: Visit) -> None:
     visit.page.route("**/api/**", lambda route: route.fulfill(content_type="text/html", body=page))
     visit.page.route_web_socket(re.compile("/api/"), lambda socket: socket.close())
     visit.open()
-    visit.wait(lambda: int(visit.data("events") or 0) > 0)  # fed by the page: it has noticed
-    visit.ask("Name a colour.", new_tokens=16)
+    visit.ask("Name a colour.", new_tokens=16)  # at once: before the page has noticed
     visit.wait(lambda: visit.data("ended") == "1" and visit.snapshot_state() == "finished")
     log = log_of(visit)
     visit.wait(lambda: int(visit.data("events")) == len(log))

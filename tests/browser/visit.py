@@ -93,6 +93,7 @@ class Visit:
         before = self.page.url
         self.page.get_by_role("button", name="Generate").click()
         self.page.wait_for_function("before => location.href !== before", arg=before)
+        self.wait(lambda: self.data("run") == self.run_id)  # what is read next is the new run's
 
     @property
     def run_id(self) -> str:
