@@ -1,6 +1,8 @@
 """The race: what its log takes, how it is made on a real model, and what follows from it."""
 
+import csv
 import dataclasses
+import io
 from collections.abc import Callable
 
 import numpy as np
@@ -185,6 +187,18 @@ def test_the_table_is_the_sum_of_the_events() -> None:
     assert table["energy_j"]["so_far"] == (None, None, None), "no sensor, no number"
 
 
+def test_the_csv_holds_the_table_of_every_token() -> None:
+    log = both(new_tokens=5)
+    rows = list(csv.DictReader(io.StringIO(race.csv_text(log))))
+    assert [row["token"] for row in rows] == ["1", "2", "3", "4", "5"]
+    for k, row in enumerate(rows, start=1):
+        for found in race.table(log, k)[:4]:
+            for span in ("token", "so_far"):
+                for part, value in zip(race.PARTS, found[span], strict=True):
+                    assert float(row[f"{found['name']}.{span}.{part}"]) == value
+    assert rows[0]["energy_j.so_far.none"] == ""
+
+
 def test_a_lane_that_is_missing_has_no_numbers_and_no_ratio() -> None:
     log = log_of(staged(("full", 20)))
     for row in race.table(log, 3):
@@ -208,8 +222,14 @@ def test_the_gain_begins_where_a_tenth_is_saved_to_the_end() -> None:
     assert race.gain_from(log_of(staged(("full", 20), ("none", 20), prompt_len=128))) is None
     late = log_of(staged(("full", 20), ("none", 30), prompt_len=128, new_tokens=40))
     found = race.gain_from(late)
-    ratios = [spread.median for spread in race.ratios(late)]
+    ratios = [spread.low for spread in race.ratios(late)]
     assert 1 < found and ratios[found - 2] < race.NO_GAIN <= min(ratios[found - 1 :])
+
+
+def test_a_gain_that_only_some_runs_show_is_none() -> None:
+    lanes = (("full", 20), ("none", 200), ("none", 20), ("full", 20))
+    noisy = log_of(staged(*lanes, prompt_len=128))
+    assert race.ratios(noisy)[-1].median > race.NO_GAIN and race.gain_from(noisy) is None
 
 
 def test_energy_is_the_power_held_from_reading_to_reading() -> None:
@@ -231,7 +251,7 @@ def test_linear_layers_grow_with_exponent_2_without_a_cache_and_1_with() -> None
     lengths = race.lengths(8192)
     assert len(lengths) >= 6 and lengths[0] == 64 and lengths[-1] == 8192
     for cached, linear, attention in ((False, 2.0, 3.0), (True, 1.0, 2.0)):
-        found = [race.growth(SPEC, "bfloat16", n, cached=cached) for n in lengths]
+        found = race.growth(SPEC, "bfloat16", lengths, cached=cached)
         assert race.exponent(lengths, [g.linear for g in found]) == pytest.approx(linear, abs=0.05)
         assert race.exponent(lengths, [g.attention for g in found]) == pytest.approx(
             attention, abs=0.05
@@ -242,13 +262,11 @@ def test_linear_layers_grow_with_exponent_2_without_a_cache_and_1_with() -> None
 def test_the_law_is_the_leading_part_of_the_sum(cached: bool) -> None:
     law = race.growth_law(SPEC, cached=cached)
     n = 4096
-    found = race.growth(SPEC, "bfloat16", n, cached=cached)
+    [found] = race.growth(SPEC, "bfloat16", [n], cached=cached)
     assert law.a * n**law.power == pytest.approx(found.linear, rel=0.002)
     assert law.b * n ** (law.power + 1) == pytest.approx(found.attention, rel=0.002)
-    below, above = (
-        race.growth(SPEC, "bfloat16", round(law.crossing * share), cached=cached)
-        for share in (0.99, 1.01)
-    )
+    around = [round(law.crossing * share) for share in (0.99, 1.01)]
+    below, above = race.growth(SPEC, "bfloat16", around, cached=cached)
     assert below.linear > below.attention and above.linear < above.attention
 
 
@@ -261,7 +279,7 @@ def test_growth_is_what_a_run_of_that_length_is_predicted_to_cost() -> None:
     for cache in ("none", "full"):
         run = producer.log((1,), 40, cache=cache, sampled=False)
         costs = race.token_costs(run)
-        grown = race.growth(producer.spec(), "bfloat16", 40, cached=cache == "full")
+        [grown] = race.growth(producer.spec(), "bfloat16", [40], cached=cache == "full")
         assert race.so_far(costs, 40).flops == grown.flops
 
 

@@ -8,6 +8,8 @@ Try it: `python -c "from viz_engine import race; from viz_engine.race_log import
 print(race.table(RaceLog.read(open('race.jsonl','rb').read()), 8))"`
 """
 
+import csv
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -18,6 +20,7 @@ from viz_engine.race_log import CACHES, RaceLog
 from viz_engine.spec import ModelSpec
 from viz_engine.text import Message
 
+PARTS = (*CACHES, "ratio")
 NO_GAIN = 1.1  # a ratio of times up to which the page speaks of no gain
 
 
@@ -200,14 +203,31 @@ def ratios(race: RaceLog) -> list[Spread | None]:
 
 
 def gain_from(race: RaceLog) -> int | None:
-    """The first token from which on the cache has saved more than a tenth of the time, to the end
-    (`NO_GAIN`). None where it never does, or where a lane is missing."""
+    """The first token from which on the cache has saved more than a tenth of the time (`NO_GAIN`),
+    to the end and whichever runs are compared. None where it never does, or a lane is missing."""
     found = None
     for k, spread in reversed(list(enumerate(ratios(race), start=1))):
-        if spread is None or spread.median < NO_GAIN:
+        if spread is None or spread.low < NO_GAIN:
             break
         found = k
     return found
+
+
+def csv_text(race: RaceLog) -> str:
+    """The table of every token as CSV: of each lane what the token alone took and what all up to it
+    took. Empty where there is no basis. Times in nanoseconds."""
+    names = ("rows", "flops", "moved_bytes", "ns")
+    spans = ("token", "so_far")
+    heads = [f"{name}.{span}.{part}" for name in names for span in spans for part in PARTS]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["token", *heads, "energy_j.so_far.none", "energy_j.so_far.full"])
+    for k in range(1, num_tokens(race) + 1):
+        rows = {row["name"]: row for row in table(race, k)}
+        values = [value for name in names for span in spans for value in rows[name][span]]
+        values += rows["energy_j"]["so_far"][:2]
+        writer.writerow([k, *("" if value is None else value for value in values)])
+    return out.getvalue()
 
 
 def missing(race: RaceLog) -> list[Message]:
@@ -250,11 +270,12 @@ def lengths(window: int | None) -> list[int]:
     return found
 
 
-def growth(spec: ModelSpec, dtype: str, num_tokens: int, *, cached: bool) -> Growth:
-    """The sum of `cost.step` over the steps that feed 1 to `num_tokens` columns. Raises ValueError
-    for a type without a formula."""
+def growth(spec: ModelSpec, dtype: str, lengths: Sequence[int], *, cached: bool) -> list[Growth]:
+    """The sums of `cost.step` over the steps that feed 1 to n columns, for each n of `lengths` (in
+    order). Raises ValueError for a type without a formula."""
+    found = []
     linear = attention = 0
-    for columns in range(1, num_tokens + 1):
+    for columns in range(1, lengths[-1] + 1):
         step = cost.step(
             spec,
             dtype,
@@ -266,7 +287,9 @@ def growth(spec: ModelSpec, dtype: str, num_tokens: int, *, cached: bool) -> Gro
         )
         linear += step.linear_flops
         attention += step.attention_flops
-    return Growth(num_tokens=num_tokens, linear=linear, attention=attention)
+        if columns in lengths:
+            found.append(Growth(num_tokens=columns, linear=linear, attention=attention))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
