@@ -44,7 +44,10 @@ st.html(f"<style>{(ASSETS / 'page.css').read_text(encoding='utf-8')}</style>")
 logo()
 language = language_switch()
 page = st.navigation(
-    [st.Page("live.py", title=t("page.live", language), url_path="live", default=True)],
+    [
+        st.Page("live.py", title=t("page.live", language), url_path="live", default=True),
+        st.Page("race.py", title=t("page.race", language), url_path="race"),
+    ],
     position="top",
 )
 page.run()
