@@ -7,12 +7,13 @@ import { float, place, put, setIcon, skeleton } from "./dom.mjs";
 import { openFeed } from "./feed.mjs";
 import { figuresOf } from "./figures.mjs";
 import { clampView, columnAt, columnLayout, layerAt, niceCeil, rowBands, rowTop, rowsGone, rowsUnder, timeScale, zoomView } from "./layout.mjs";
-import { newPyramid, paletteOf, setRows, wordOf } from "./matrix.mjs";
+import { newPyramid, setRows, wordOf } from "./matrix.mjs";
 import { SPEEDS, advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy, stepEnd, stepsAt, toEnd, tokenBy } from "./player.mjs";
 import { decodeBlocks, drawRibbon, firstDecode } from "./ribbon.mjs";
 import { copiedAt, elementSize, factsAt, isOver, keepsAllRows, magnitudeOf, newRun, piecesAt, reservedRowsOf, summaryAt, takeFrame, textOf } from "./run.mjs";
 import { drawStage, labelOf, stageLayout } from "./stage.mjs";
-import { axisWords, countOf, kindsOf, layerWords, promptTokens, rowlessWords, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, tokensRead, turnsText, wordsOf } from "./words.mjs";
+import { probe, themeOf } from "./theme.mjs";
+import { axisWords, countOf, dateOf, kindsOf, layerWords, machineOf, promptTokens, rowlessWords, secondsOf, sentenceOf, sizeOf, summaryText, timeOf, timeParts, tokensRead, turnsText, wordsOf } from "./words.mjs";
 
 const views = new WeakMap();
 const mounted = new Set(); // views on the page now: the last one to leave takes the projector's class along
@@ -401,43 +402,9 @@ function fillPyramid(view) {
   if (store.sampled > view.pyramid.rows) setRows(view.pyramid, store[tensor], view.pyramid.rows, store.sampled);
 }
 
-const probe = typeof document === "undefined" ? null : document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-function rgbOf(node, name) {
-  const sample = document.createElement("i");
-  sample.style.cssText = `position:absolute;visibility:hidden;background:var(${name})`;
-  node.append(sample);
-  probe.fillStyle = "#000";
-  probe.fillStyle = getComputedStyle(sample).backgroundColor;
-  sample.remove();
-  probe.fillRect(0, 0, 1, 1);
-  return [...probe.getImageData(0, 0, 1, 1).data.slice(0, 3)];
-}
-
-/** Colours from the page's theme: dark or light by the luminance of its background. */
 function readTheme(view) {
-  const { root } = view.n;
-  const [r, g, b] = rgbOf(root, "--st-background-color");
-  const dark = 0.2126 * r + 0.7152 * g + 0.0722 * b < 128;
-  root.dataset.theme = dark ? "dark" : "light";
-  const theme = { dark, font: getComputedStyle(root).fontFamily };
-  for (const name of ["card", "bg", "line", "text", "mut", "k", "v", "new", "read", "pre", "dec", "track"]) {
-    const rgb = rgbOf(root, `--${name}`);
-    theme[name] = `rgb(${rgb.join(",")})`;
-    theme[`${name}Rgb`] = rgb;
-  }
-  const mix = (a, c, share) => a.map((value, i) => value + (c[i] - value) * share);
-  const bright = dark ? [255, 255, 255] : [10, 16, 40];
-  const empty = mix(theme.cardRgb, theme.textRgb, dark ? 0.09 : 0.07);
-  theme.emptyCell = `rgb(${empty.map(Math.round).join(",")})`;
-  for (const [name, ramp] of [["k", "rampK"], ["v", "rampV"]]) {
-    const hue = theme[`${name}Rgb`];
-    theme[ramp] = paletteOf([0.1, 0.3, 0.52, 0.76, 1].map((share) => mix(theme.cardRgb, hue, share)).concat([mix(hue, bright, dark ? 0.5 : 0.45)]), empty);
-  }
-  const stamp = JSON.stringify([theme.card, theme.text, theme.k, theme.font]);
-  if (stamp !== view.themeStamp) {
-    view.themeStamp = stamp;
-    view.pyramid = null;
-  }
+  const theme = themeOf(view.n.root);
+  if (theme.stamp !== view.theme?.stamp) view.pyramid = null;
   view.theme = theme;
 }
 
@@ -724,15 +691,6 @@ function writeInfo(view) {
   put(n.info, `${state}${date} · ${machineOf(hardware)} · ${run.started.spec.name} · ${settings.dtype}`);
   n.info.title = n.info.textContent;
   n.info.dataset.state = view.state === "retry" ? "retry" : recorded || over ? "over" : "live";
-}
-
-function machineOf(hardware) {
-  return hardware.name || hardware.device;
-}
-
-function dateOf(iso, language) {
-  const date = new Date(iso);
-  return Number.isNaN(date.getTime()) ? iso : date.toLocaleDateString(language === "zh" ? "zh-CN" : "en-GB", { day: "numeric", month: "short", year: "numeric" });
 }
 
 function writeChips(view) {

@@ -26,8 +26,9 @@ export function newRun() {
   };
 }
 
-/** Add a frame. Events that are here already are skipped. Returns {gap, added}: with a gap nothing is taken. */
-export function takeFrame(run, text) {
+/** Add a frame. Events that are here already are skipped. Returns {gap, added}: with a gap nothing is taken. `takeOne` adds
+ * an event to a store of another kind. */
+export function takeFrame(run, text, takeOne = takeEvent) {
   const cut = text.indexOf("\n");
   const header = JSON.parse(cut < 0 ? text : text.slice(0, cut));
   if (header.first > run.numEvents) return { gap: true, added: 0 };
@@ -42,7 +43,7 @@ export function takeFrame(run, text) {
       continue;
     }
     const event = JSON.parse(lines[i]);
-    takeEvent(run, event, event.kind === "step_finished" ? header.predicted[stepInFrame++] : null);
+    takeOne(run, event, event.kind === "step_finished" ? header.predicted[stepInFrame++] : null);
     added++;
   }
   return { gap: false, added };
@@ -53,7 +54,8 @@ function isStepLine(line) {
   return JSON.parse(line).kind === "step_finished";
 }
 
-function takeEvent(run, event, predicted) {
+/** Add one event of a run, with what its step was predicted to cost. */
+export function takeEvent(run, event, predicted) {
   if (event.kind === "run_started") takeStarted(run, event);
   else if (event.kind === "step_finished") takeStep(run, event, predicted);
   else if (event.kind === "kv_sample") takeSample(run, event);
@@ -176,7 +178,7 @@ export function tokenStepsAt(run, k) {
 }
 
 /** Sum of two counts; null as soon as one is not known. */
-function plus(a, b) {
+export function plus(a, b) {
   return a === null || b === null || b === undefined ? null : a + b;
 }
 

@@ -328,9 +328,11 @@ function drawRecomputed(context, s) {
     context.beginPath();
     context.rect(0, y, box.w, band.h);
     context.clip();
-    context.globalAlpha = 0.08 + 0.72 * s.recompute.flash;
     context.fillStyle = theme.pre;
+    const done = (s.recompute.share ?? 0) * columns.heads.length; // layers computed so far, where a step is on
     for (let layer = 0; layer < columns.heads.length; layer++) {
+      const lit = Math.max(0, Math.min(1, done - layer));
+      context.globalAlpha = 0.08 + 0.72 * Math.max(s.recompute.flash, 0.62 * lit);
       context.fillRect(box.x0 + columns.left[layer], y, columns.span[layer] - columns.separator, band.h);
     }
     context.globalAlpha = 1;
@@ -342,6 +344,7 @@ function drawRecomputed(context, s) {
     drawLabels(context, s, band, band.from, y);
     context.restore();
   }
+  if (!s.recompute.note) return;
   context.font = font(s, 12, 600);
   context.textAlign = "center";
   context.textBaseline = "middle";

@@ -190,3 +190,14 @@ export function summaryText(run, cursor, sequence, words) {
     state: isOver(run) && cursor.ended ? t("aria.over") : t("aria.going"),
   });
 }
+
+/** A machine as it names itself. */
+export function machineOf(hardware) {
+  return hardware.name || hardware.device;
+}
+
+/** A day in words. */
+export function dateOf(iso, language) {
+  const date = new Date(iso);
+  return Number.isNaN(date.getTime()) ? iso : date.toLocaleDateString(language === "zh" ? "zh-CN" : "en-GB", { day: "numeric", month: "short", year: "numeric" });
+}

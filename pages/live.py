@@ -11,13 +11,12 @@ from viz_engine import checks, cost, hardware, kv_matrix, live, memory, model_fi
 from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings, RunStarted
 from viz_engine.prompt import PromptTokenizer
 from viz_engine.spec import ModelSpec
-from viz_engine.text import Message, UserError, mib, t
+from viz_engine.text import Message, UserError, mib, plain, t
 
 RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
 # name -> (context to fill up to or None, new tokens)
 PRESETS = {"document": (2000, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
 CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2000, 3000, 4096, 6000, 8000)
-MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 FIRST = {
     "model": model_files.DEFAULT_MODEL,
     "device": "auto",
@@ -268,11 +267,6 @@ def not_here(model: str) -> None:
     message = info.problem or info.progress
     share = f" {info.fraction:.0%}" if info.fraction is not None and not info.problem else ""
     st.caption(plain(message.text(language)) + share if message else say("ask.preparing"))
-
-
-def plain(text: str) -> str:
-    """Text as text in a place that reads Markdown."""
-    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)
 
 
 def grouped(number: int) -> str:

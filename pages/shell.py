@@ -46,8 +46,9 @@ language = language_switch()
 page = st.navigation(
     [
         st.Page("live.py", title=t("page.live", language), url_path="live", default=True),
-        st.Page("memory.py", title=t("mem.title", language), url_path="memory"),
+        st.Page("race.py", title=t("page.race", language), url_path="race"),
         st.Page("latency.py", title=t("lat.title", language), url_path="latency"),
+        st.Page("memory.py", title=t("mem.title", language), url_path="memory"),
     ],
     position="top",
 )

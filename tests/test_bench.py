@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from viz_engine import bench, bench_report, contenders
+from viz_engine import bench, bench_report, contenders, engine, race_bench
 from viz_engine.bench_report import LLAMA, OURS, PIECES, WHOLE
 from viz_engine.models import Loaded
 
@@ -24,6 +24,7 @@ TINY = bench.Plan(
     num_instrumented=10,
     num_compared=5,
     memory_at=None,
+    race=race_bench.Plan(prompts=(60, 120), new_tokens=4, repeats=2, num_turns=1),
     quick=True,
 )
 
@@ -105,8 +106,40 @@ def test_everything_is_measured_and_printed_on_a_tiny_model(
     assert set(found["weights"]) == names and len(found["slope"]["points"]) == 3
     assert {r["contender"] for r in found["divergence"]} == names - {"transformers float32"}
     assert all(0 < r["gap"] < 1 and r["num"] == 5 for r in found["divergence"])
+    assert [r["prompt"] for r in found["race"]] == [60, 120]
+    for r in found["race"]:
+        assert r["same_tokens"] and r["new_tokens"] == 4 and r["decode"]["num"] == 2
+        assert r["decode_flops"] > r["total_flops"] > 1
+        assert all(ms["num"] == 1 and ms["median"] > 0 for ms in r["uncached_ms"].values())
+    assert "FLOPs" in "\n".join(race_bench.table(found["race"]))
     text = bench_report.table(found)
     assert "QUICK" in text and "traced_step" in text and "Targets" in text and said
+
+
+def raced(prompt: int, decode: float, uncached: float = 100.0) -> dict[str, object]:
+    spread = lambda value: {"median": value, "p10": value, "p90": value, "num": 2}  # noqa: E731
+    ms = {OURS: spread(uncached), "transformers": spread(100.0)}
+    ratios = {"decode": spread(decode), "total": spread(decode / 2)}
+    flops = {"decode_flops": 20.0, "total_flops": 10.0}
+    return {"prompt": prompt, "dtype": "float32", "uncached_ms": ms, **ratios, **flops}
+
+
+def test_the_race_is_judged_at_the_longer_prompt_and_by_its_flops() -> None:
+    found = {t["name"]: t for t in race_bench.targets([raced(256, 8.0), raced(1024, 25.0, 120.0)])}
+    assert found["race at 1024: decode ratio"]["met"] and "race at 256: decode ratio" not in found
+    assert found["race at 256: decode ratio, of the FLOP ratio"]["value"] == 0.4
+    assert not found["race at 1024: total ratio, of the FLOP ratio"]["met"], "faster than its work"
+    assert found["race at 256: a step without a cache, of transformers'"]["met"]
+    assert not found["race at 1024: a step without a cache, of transformers'"]["met"]
+
+
+def test_a_step_without_a_cache_is_the_same_for_both_contenders(
+    tiny: Callable[..., Loaded], tiny_folder: Callable[..., Path]
+) -> None:
+    theirs = contenders.Transformers(tiny_folder(), "float32")
+    ids = torch.arange(20)[None] + 30
+    ours = engine.forward(tiny(), ids, torch.arange(20)[None], None, None)
+    assert torch.allclose(theirs.uncached(ids), ours, atol=1e-4)
 
 
 def test_contenders_hold_the_same_rows_and_leave_them_as_they_were(

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each module may import those of the groups before its own, and those named before it in its group.
 GROUPS = (
     ("text", "spec", "hardware", "prompt", "model_files"),
-    ("cost", "events"),
+    ("cost", "events", "race_log"),
     (
         "config_keys",
         "weights",
@@ -25,6 +25,7 @@ GROUPS = (
     ),
     (
         "metrics",
+        "race",
         "definitions",
         "roofline",
         "memory",
@@ -51,10 +52,13 @@ GROUPS = (
         "ceilings",
         "decode",
         "engine",
+        "race_runs",
     ),
     ("worker", "engine_process", "live", "sweep_job", "routes"),
     (
         "charts",
+        "memory_charts",
+        "race_charts",
         "markup",
         "bill_words",
         "bill_figures",
@@ -64,7 +68,7 @@ GROUPS = (
         "kv_matrix",
     ),
     ("sweep_command", "sweep_bench"),
-    ("live_bench", "memory_bench", "bench_report", "contenders", "bench"),
+    ("live_bench", "memory_bench", "bench_report", "contenders", "race_bench", "bench"),
     ("pages", "app", "__main__"),
 )
 # At their top:
@@ -79,10 +83,10 @@ TORCH_USERS = {
     "decode",
     "engine",
 }
-TORCH_USERS |= {"contenders", "bench"}
+TORCH_USERS |= {"race_runs", "contenders", "race_bench", "bench"}
 # Inside a function that runs in the engine process:
 TORCH_LATE = {"worker", "sweep_command", "sweep_bench", "__main__"}
-PLOTLY_USERS = {"charts"}
+PLOTLY_USERS = {"charts", "memory_charts", "race_charts"}
 STREAMLIT_USERS = {"pages", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}
 

@@ -150,35 +150,48 @@ def test_the_view_s_own_tests_pass() -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
+VIEWS = pytest.mark.parametrize(
+    "modules", [kv_matrix.MODULES, kv_matrix.RACE_MODULES], ids=["live", "race"]
+)
+
+
 @needs_node
-def test_the_joined_module_is_valid(tmp_path: Path) -> None:
+@VIEWS
+def test_the_joined_module_is_valid(tmp_path: Path, modules: tuple[str, ...]) -> None:
     joined = tmp_path / "joined.mjs"
-    joined.write_text(kv_matrix.source(), encoding="utf-8")
+    joined.write_text(kv_matrix.source(modules), encoding="utf-8")
     subprocess.run([NODE, "--check", str(joined)], check=True, timeout=60)
 
 
-def test_the_joined_module_imports_nothing_and_has_one_export() -> None:
-    source = kv_matrix.source()
+@VIEWS
+def test_the_joined_module_imports_nothing_and_has_one_export(modules: tuple[str, ...]) -> None:
+    source = kv_matrix.source(modules)
     assert "\n" in source, "a path, to Streamlit, if it were one line"
     assert not re.findall(r"^\s*import\b", source, re.MULTILINE)
     assert re.findall(r"^export (\w+)", source, re.MULTILINE) == ["default"]
 
 
-def test_no_two_modules_use_one_name() -> None:
+@VIEWS
+def test_no_two_modules_use_one_name(modules: tuple[str, ...]) -> None:
     names: list[str] = []
     pattern = r"^(?:export )?(?:default )?(?:async )?(?:function|const|let|class) (\w+)"
-    for name in kv_matrix.MODULES:
+    for name in modules:
         text = (kv_matrix.ASSETS / f"{name}.mjs").read_text(encoding="utf-8")
         names += re.findall(pattern, text, re.MULTILINE)
     assert sorted(names) == sorted(set(names))
 
 
-def test_every_module_imports_only_from_those_joined_before_it() -> None:
-    for at, name in enumerate(kv_matrix.MODULES):
+@VIEWS
+def test_every_module_imports_only_from_those_joined_before_it(modules: tuple[str, ...]) -> None:
+    for at, name in enumerate(modules):
         text = (kv_matrix.ASSETS / f"{name}.mjs").read_text(encoding="utf-8")
         imported = re.findall(r'from "\./(\w+)\.mjs"', text)
-        assert set(imported) <= set(kv_matrix.MODULES[:at]), name
-    assert {path.stem for path in kv_matrix.ASSETS.glob("*.mjs")} == set(kv_matrix.MODULES)
+        assert set(imported) <= set(modules[:at]), name
+
+
+def test_every_module_is_joined_into_a_view() -> None:
+    joined = {*kv_matrix.MODULES, *kv_matrix.RACE_MODULES}
+    assert {path.stem for path in kv_matrix.ASSETS.glob("*.mjs")} == joined
 
 
 def test_model_text_never_becomes_markup() -> None:

@@ -9,9 +9,9 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from viz_engine import (
     checks,
@@ -24,8 +24,11 @@ from viz_engine import (
     sweep_bench,
     sweep_command,
 )
-from viz_engine.events import RunFinished, RunLog, RunStarted, StepFinished, to_line
+from viz_engine.events import RunFinished, RunLog, RunSettings, RunStarted, StepFinished, to_line
+from viz_engine.race_log import RaceFinished, RaceLog, RaceSettings
 from viz_engine.text import Message, UserError
+
+Asked = TypeVar("Asked", RunSettings, RaceSettings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     size.add_arguments(sizes)
     sizes.set_defaults(do=size.run)
     sweep_command.add_commands(commands)
+    race = commands.add_parser("race", help="race a run without a cache against one with it")
+    command.add_arguments(race)
+    command.add_race_arguments(race)
+    race.set_defaults(do=_race, out="race.jsonl")
     bench = commands.add_parser("bench", help="measure the engine, or the page in a browser")
     bench.add_argument("--quick", action="store_true", help="the engine, few repeats")
     bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
@@ -65,12 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _record(args: argparse.Namespace) -> int:
-    try:
-        settings = command.settings_of(args)
-    except json.JSONDecodeError:
-        raise UserError("error.prompt_json") from None
-    if not settings.prompts:
-        raise UserError("error.no_prompt")
+    settings = _asked(command.settings_of, args)
     checks.check_settings(settings)  # before a model is loaded
     hardware.share_cores()
     from viz_engine import engine, models
@@ -86,7 +88,41 @@ def _record(args: argparse.Namespace) -> int:
                 _note_length(event)
             out.write(to_line(event) + "\n")
             if isinstance(event, StepFinished):
+                print("\r", end="", file=sys.stderr)
                 _show_step(log, event)
+    return _conclude(log.finished, args.out)
+
+
+def _asked(settings_of: Callable[[argparse.Namespace], Asked], args: argparse.Namespace) -> Asked:
+    """The settings that the options ask for."""
+    try:
+        settings = settings_of(args)
+    except json.JSONDecodeError:
+        raise UserError("error.prompt_json") from None
+    if not getattr(settings, "run", settings).prompts:
+        raise UserError("error.no_prompt")
+    return settings
+
+
+def _race(args: argparse.Namespace) -> int:
+    settings = _asked(command.race_settings_of, args)
+    checks.check_settings(settings.run)
+    hardware.share_cores()
+    from viz_engine import models, race_runs
+
+    run = settings.run
+    loaded = models.load(run.model, run.device, run.dtype, _say)
+    log = RaceLog()
+    events = race_runs.race(loaded, settings, race_id=uuid.uuid4().hex)
+    first = next(events)
+    with _open(args.out) as out:
+        for event in _and_rest(first, events):
+            log.append(event)
+            out.write(to_line(event) + "\n")
+            if isinstance(event, StepFinished):
+                lane = log.lanes[-1]
+                print(f"\r{lane.cache} {lane.repeat} ", end="", file=sys.stderr)
+                _show_step(lane.log, event)
     return _conclude(log.finished, args.out)
 
 
@@ -142,10 +178,10 @@ def _show_step(log: RunLog, step: StepFinished) -> None:
     of = log.started.settings.new_tokens
     num = sum(1 for s in log.steps if any(s.token_ids))
     line = f"{step.phase} {max(step.context_len)} rows, token {num}/{of}, "
-    print(f"\r{line}{step.duration_ns / 1e6:.1f} ms   ", end="", file=sys.stderr, flush=True)
+    print(f"{line}{step.duration_ns / 1e6:.1f} ms   ", end="", file=sys.stderr, flush=True)
 
 
-def _conclude(finished: RunFinished, out: str) -> int:
+def _conclude(finished: RunFinished | RaceFinished, out: str) -> int:
     if finished.error is not None:
         print(f"\n{finished.error}", file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ ATTENTION = "second_token"  # the name under which transformers finds `row_atten
 IGNORED = {"position_ids", "use_cache", "is_causal", "sliding_window"}
 _counting: list["RowReads"] = []  # the counter of the forward that is on
 _in_float32: list[bool] = []  # not empty: inside `in_float32`
+_looks: list["AttentionLook"] = []  # the look of the forward that is on
 
 
 class RowReads:
@@ -43,6 +44,42 @@ class RowReads:
             yield
         finally:
             _counting.pop()
+
+
+class AttentionLook:
+    """The attention weights of one layer and query head: what a look at a forward brings.
+
+    `weights` holds, after a forward inside `looking`, the last `most_queries` query rows of the
+    first sequence as float32 `[queries, rows]`, each summing to 1.
+    """
+
+    __slots__ = ("layer", "most_queries", "query_head", "weights")
+
+    def __init__(self, layer: int, query_head: int, most_queries: int) -> None:
+        self.layer = layer
+        self.query_head = query_head
+        self.most_queries = most_queries
+        self.weights: torch.Tensor | None = None
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at the forward inside. It costs a product more: never inside a timed span."""
+        _looks.append(self)
+        try:
+            yield
+        finally:
+            _looks.pop()
+
+    def take(self, query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
+        """`query` `[B, Hq, T, D]`, `key` `[B, Hkv, S, D]` of the layer: a causal softmax, written
+        out."""
+        num_new, num_rows = query.shape[2], key.shape[2]
+        first = max(0, num_new - self.most_queries)
+        queries = query[0, self.query_head, first:].float()  # [n, D]
+        keys = key[0, self.query_head // (query.shape[1] // key.shape[1])].float()  # [S, D]
+        scores = queries @ keys.T * (query.shape[3] ** -0.5 if scaling is None else scaling)
+        seen = torch.ones_like(scores, dtype=torch.bool).tril(num_rows - num_new + first)
+        self.weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
 
 
 @contextmanager
@@ -87,6 +124,8 @@ def row_attention(
         raise NotImplementedError("attention_mask as numbers")
     if _counting:
         _counting[-1].add(key, value)
+    if _looks and module.layer_idx == _looks[-1].layer:
+        _looks[-1].take(query, key, scaling)
     if softcap is not None or s_aux is not None:
         return _explicit(query, key, value, attention_mask, scaling, softcap, s_aux), None
     batch, num_query_heads, num_new, _ = query.shape

@@ -8,7 +8,7 @@ Try it: tests/test_bill.py draws every model
 
 from collections.abc import Callable, Sequence
 
-from viz_engine import bill, charts
+from viz_engine import bill, charts, memory_charts
 from viz_engine.bill import Bill
 from viz_engine.charts import Curve, bytes_text, grouped, short_count
 from viz_engine.events import RunLog
@@ -20,9 +20,9 @@ Picture = tuple[charts.Figure, str]  # and its text
 
 def bars(named: Sequence[tuple[str, Bill]], say: Say, theme: str) -> Picture:
     """Each choice as a stacked bar against what its engine may use."""
-    shown = [charts.Bar(**_bar(name, found)) for name, found in named]
-    words = {part: say(f"mem.part.{part}") for part in charts.PARTS}
-    figure = charts.memory_bars(shown, words | {"ceiling": say("mem.ceiling")}, theme=theme)
+    shown = [memory_charts.Bar(**_bar(name, found)) for name, found in named]
+    words = {part: say(f"mem.part.{part}") for part in memory_charts.PARTS}
+    figure = memory_charts.memory_bars(shown, words | {"ceiling": say("mem.ceiling")}, theme=theme)
     texts = [
         say(
             "mem.bar.alt",
@@ -62,7 +62,7 @@ def curves(found: Bill, name: str, say: Say, theme: str) -> Picture:
         title = say("mem.curve.sequences", context=grouped(settings.context_len))
     cache, every = [plan.kv_bytes for plan in plans], [plan.total_bytes for plan in plans]
     total = say("mem.part.total")
-    figure = charts.byte_curves(
+    figure = memory_charts.byte_curves(
         [
             Curve(name=say("mem.part.kv"), x=counts, y=cache, colour="k"),
             Curve(name=total, x=counts, y=every, colour="text", style="dash"),
@@ -93,6 +93,8 @@ def run_memory(log: RunLog, found: Account, say: Say, theme: str) -> Picture:
         at = [point.seconds for point in found.points]
         name = say("mem.line.grown")
         lines.append(Curve(name=name, x=at, y=grown, colour="v", style="dot"))
-    figure = charts.bytes_over_time(lines, x_title=say("mem.line.seconds"), y_title="", theme=theme)
+    figure = memory_charts.bytes_over_time(
+        lines, x_title=say("mem.line.seconds"), y_title="", theme=theme
+    )
     ends = {"live": bytes_text(found.live_bytes or 0), "grown": bytes_text(found.grown_bytes or 0)}
     return figure, say("mem.measured_alt", **ends)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from viz_engine import memory
 from viz_engine.events import MAX_BATCH, MAX_INT, RunSettings
+from viz_engine.race_log import MAX_REPEATS, RaceSettings
 from viz_engine.spec import ModelSpec
 from viz_engine.text import UserError
 
@@ -77,3 +78,20 @@ def check_settings(settings: RunSettings) -> None:
         raise UserError("error.speculation")
     if settings.context_len is not None and settings.context_len < 1:
         raise UserError("error.context_len", context_len=settings.context_len)
+
+
+def check_race(settings: RaceSettings, num_layers: int, num_query_heads: int | None) -> None:
+    """Raises UserError where a race cannot be, whatever its prompt."""
+    check_settings(settings.run)
+    if not 1 <= settings.repeats <= MAX_REPEATS:
+        raise UserError("error.race_repeats", repeats=settings.repeats, most=MAX_REPEATS)
+    if settings.run.batch != 1 or len(settings.run.prompts) != 1:
+        raise UserError("error.race_batch")
+    if settings.run.temperature != 0:
+        raise UserError("error.race_temperature")
+    if settings.layer is None:
+        return
+    if settings.layer >= num_layers:
+        raise UserError("error.race_layer", layer=settings.layer, most=num_layers - 1)
+    if num_query_heads is not None and settings.query_head >= num_query_heads:
+        raise UserError("error.race_head", head=settings.query_head, most=num_query_heads - 1)

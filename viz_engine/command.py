@@ -15,6 +15,7 @@ from viz_engine.checks import CACHES
 from viz_engine.events import RunSettings
 from viz_engine.model_files import DEFAULT_MODEL
 from viz_engine.prompt import FILLERS
+from viz_engine.race_log import MAX_REPEATS, RaceSettings
 
 PROGRAM = ("python", "-m", "viz_engine", "record")
 # What is asked of a document when only its length is given.
@@ -59,6 +60,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ignore-stop", action="store_true", help="write on to the last token")
     add("--no-warm-up", action="store_true")
     add("--out", default="run.jsonl", help="the file to write; - is the standard output")
+
+
+def add_race_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that `race` has besides those of `record`."""
+    add = parser.add_argument
+    add(
+        "--repeats", type=int, default=2, metavar="N", help=f"runs of each lane, 1 to {MAX_REPEATS}"
+    )
+    add("--layer", type=int, metavar="L", help="also keep the attention weights of this layer")
+    add("--query-head", type=int, default=0, metavar="H", help="and of this query head of it")
+
+
+def race_settings_of(args: argparse.Namespace) -> RaceSettings:
+    """The race that parsed options ask for."""
+    return RaceSettings(
+        run=settings_of(args),
+        repeats=args.repeats,
+        layer=args.layer,
+        query_head=args.query_head,
+    )
+
+
+def race_command(settings: RaceSettings) -> str:
+    """The command that makes this race again, for a POSIX shell."""
+    words = [record_command(settings.run).replace(" record", " race", 1)]
+    words += ["--repeats", str(settings.repeats)]
+    if settings.layer is not None:
+        words += ["--layer", str(settings.layer), "--query-head", str(settings.query_head)]
+    return " ".join(words)
 
 
 def settings_of(args: argparse.Namespace) -> RunSettings:

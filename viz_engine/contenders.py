@@ -132,6 +132,11 @@ class Transformers:
             seen.append(self._step(torch.tensor([[token]])))
         return torch.cat(seen).float()
 
+    @torch.inference_mode()
+    def uncached(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits `[B, vocab]` of the last column of `[B, T]`, as `use_cache=False` makes them."""
+        return self.model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]
+
     def _step(self, ids: torch.Tensor) -> torch.Tensor:
         out = self.model(input_ids=ids, cache=self.cache, use_cache=True, logits_to_keep=1)
         return out.logits[:, -1]

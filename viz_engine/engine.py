@@ -18,12 +18,13 @@ import torch
 import transformers
 
 from viz_engine import hardware, linear, models
-from viz_engine.attention import in_float32
+from viz_engine.attention import AttentionLook, in_float32
 from viz_engine.cache import Rows
 from viz_engine.checks import check, check_settings
 from viz_engine.command import record_command
 from viz_engine.decode import Decoder
 from viz_engine.events import (
+    AttentionSample,
     EnginePart,
     Event,
     KVSample,
@@ -54,6 +55,7 @@ def generate(
     forced_tokens: Sequence[Sequence[int]] | None = None,
     eager: bool = False,
     samples: str = "each",
+    look: AttentionLook | None = None,
 ) -> Iterator[Event]:
     """The records of one run, each stamped when its step is over and then given.
 
@@ -62,7 +64,9 @@ def generate(
     `on_logits` is called with the step and the logits `[B, vocab]` of each step that gives
     tokens. `forced_tokens` (one list a sequence) are taken in place of the model's choice; a
     sequence whose list is used up ends. `eager`: every step in Python, as a look at single layers
-    needs it. `samples`: the rows' magnitudes after `each` step, or `none`.
+    needs it. `samples`: the rows' magnitudes after `each` step, all of them after the `last`, or
+    `none`. With `look` each decode step is made a second time, in Python and untimed, for its
+    attention weights (one sequence only).
     """
     queued_ns = clock() if queued_ns is None else queued_ns
     check_settings(settings)
@@ -73,7 +77,7 @@ def generate(
     room = available_bytes(loaded.device) - loaded.packed_bytes
     check(loaded.spec, settings, [len(ids) for ids in prompts], room)
     run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens, eager)
-    run.samples = samples
+    run.samples, run.look = samples, look
     if settings.warm_up:
         try:
             run.warm_up()
@@ -213,6 +217,7 @@ class _Run:
         )
         self.was_cancelled = False
         self.samples = "each"
+        self.look: AttentionLook | None = None
         self.telemetry_ns = clock()
         read_sensors(loaded.device)  # shares are since the reading before
 
@@ -392,25 +397,55 @@ class _Run:
         return self.streams[b].push(token, last=self.reasons[b] is not None)
 
     def _look(self, step: StepFinished, first: int) -> Iterator[Event]:
-        """Outside the timed span: the magnitudes of the new rows, and the sensors once a second."""
-        if self.samples == "each" and self.rows is not None and self.loaded.spec.num_columns:
-            levels = self.rows.magnitudes(first, self.columns)  # [2, B, n, columns of the matrix]
-            for b, (start, stop) in enumerate(step.appended):
-                if stop > start:
-                    k, v = levels[:, b, start - stop :]
-                    yield KVSample(
-                        step=step.step,
-                        sequence=b,
-                        first=start,
-                        stop=stop,
-                        k=k.tobytes(),
-                        v=v.tobytes(),
-                    )
+        """Outside the timed span: the magnitudes of the new rows, attention weights where they
+        are asked for, and the sensors once a second."""
+        if self.rows is not None and self.loaded.spec.num_columns:
+            if self.samples == "each":
+                yield from self._sample(step, first)
+            elif self.samples == "last" and None not in self.reasons:
+                yield from self._sample(step, 0)
+        if self.look is not None and step.phase == "decode":
+            yield self._attention(step)
         now = self.clock()
         if now - self.telemetry_ns >= TELEMETRY_NS:
             self.telemetry_ns = now
             reading = read_sensors(self.loaded.device)
             yield Telemetry(t_ns=now, **dataclasses.asdict(reading))
+
+    def _sample(self, step: StepFinished, first: int) -> Iterator[KVSample]:
+        """Magnitudes of each sequence's rows that stand in the columns from `first` on."""
+        levels = self.rows.magnitudes(first, self.columns)  # [2, B, n, columns of the matrix]
+        for b, (start, stop) in enumerate(step.appended):
+            start = start if self.samples == "each" else 0
+            if stop > start:
+                at = self.pads[b] - first
+                k, v = levels[:, b, at + start : at + stop]
+                yield KVSample(
+                    step=step.step,
+                    sequence=b,
+                    first=start,
+                    stop=stop,
+                    k=k.tobytes(),
+                    v=v.tobytes(),
+                )
+
+    def _attention(self, step: StepFinished) -> AttentionSample:
+        """The same step once more, in Python: it writes the same row again, and its weights are
+        kept."""
+        first = self.columns - 1 if self.cached else 0
+        if self.rows is not None:
+            self.rows.place(first)
+        with self.look.looking():
+            forward(self.loaded, *self._feed(first, self.columns), self.rows)
+        weights = self.look.weights
+        return AttentionSample(
+            step=step.step,
+            sequence=0,
+            layer=self.look.layer,
+            query_head=self.look.query_head,
+            first_query=self.columns - len(weights),
+            weights=tuple(tuple(round(w, 5) for w in row) for row in weights.tolist()),
+        )
 
 
 def new_rows(loaded: Loaded, batch: int, num_columns: int) -> Rows:

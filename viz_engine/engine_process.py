@@ -24,7 +24,6 @@ from viz_engine import cost
 from viz_engine.events import (
     Event,
     LogError,
-    RunFinished,
     RunLog,
     RunSettings,
     RunStarted,
@@ -32,6 +31,7 @@ from viz_engine.events import (
     settings_to_dict,
     to_line,
 )
+from viz_engine.race_log import RaceLog, RaceSettings
 from viz_engine.text import Message, UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,11 +48,12 @@ TRIES_WITHOUT_WORK = 3  # such deaths, after which only a new run starts it agai
 
 
 class Sink(Protocol):
-    """What the engine tells about a run (`live.Run`). Called from the engine's threads."""
+    """What the engine tells about a run or a race (`live.Run`). Called from the engine's
+    threads."""
 
     id: str
-    settings: RunSettings
-    log: RunLog
+    settings: RunSettings | RaceSettings
+    log: RunLog | RaceLog
     predicted: list[list[int | None]]  # one a step, FLOPs first; None: cannot be predicted
     note: Message | None  # shown when it has ended without an error
 
@@ -345,7 +346,7 @@ class Engine:
         job.run.set_status("loading", message=message, fraction=fraction)
         self._process.send(
             {
-                "op": "run",
+                "op": "race" if isinstance(job.run.settings, RaceSettings) else "run",
                 "run_id": job.run.id,
                 "settings": settings_to_dict(job.run.settings),
                 "waited_ns": int((now - job.asked_at) * 1e9),
@@ -473,7 +474,7 @@ class Engine:
             job.slowest = min(job.slowest, rate)
 
 
-def step_limit_s(log: RunLog, slowest: float) -> float:
+def step_limit_s(log: RunLog | RaceLog, slowest: float) -> float:
     """Seconds after which the next step of a run counts as hung: ten times what its FLOPs take at
     the slowest rate (FLOP/s) that the run has shown, and never under STEP_FLOOR_S."""
     settings, columns = log.started.settings, log.num_columns
@@ -524,14 +525,8 @@ def _end(job: Job, finish_reason: str, why: Message | None) -> None:
     if log.started is None:
         job.run.finish(error)
     elif log.finished is None:
-        last_ns = log.steps[-1].end_ns if log.steps else log.started.accepted_ns
-        ended = RunFinished(
-            end_ns=last_ns,
-            finish_reason=finish_reason,
-            sequence_reasons=(finish_reason,) * log.started.settings.batch,
-            error=error,
-        )
-        job.run.append(to_line(ended))
+        for event in log.closing(finish_reason, error):
+            job.run.append(to_line(event))
 
 
 def _message(data: Mapping[str, object]) -> Message:

@@ -17,6 +17,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from typing import ClassVar
 
 from viz_engine.spec import ModelSpec
 from viz_engine.text import Message, UserError
@@ -203,16 +204,16 @@ def to_line(event: Event) -> str:
     return json.dumps({"kind": event.kind, **_plain(event)}, separators=(",", ":"))
 
 
-def from_line(line: str | bytes) -> Event:
-    """The record that a line holds. Raises UserError on anything that is not one, naming the
-    field."""
+def from_line(line: str | bytes, kinds: Mapping[str, type] = KINDS) -> Event:
+    """The record that a line holds, of the kinds that its log takes. Raises UserError on anything
+    that is not one, naming the field."""
     try:
         data = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise UserError("error.file_line") from None
     if not isinstance(data, dict):
         raise UserError("error.file_line")
-    cls = KINDS.get(data.get("kind")) if isinstance(data.get("kind"), str) else None
+    cls = kinds.get(data.get("kind")) if isinstance(data.get("kind"), str) else None
     if cls is None:
         raise UserError("error.file_kind", name=str(data.get("kind"))[:40])
     return _read(cls, data, cls.kind)
@@ -222,14 +223,17 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-def settings_to_dict(settings: RunSettings) -> dict[str, object]:
-    """RunSettings as plain JSON types, for a command or a permalink."""
+Settings = typing.TypeVar("Settings")
+
+
+def settings_to_dict(settings: object) -> dict[str, object]:
+    """RunSettings (or those of a race) as plain JSON types, for a command or a permalink."""
     return _plain(settings)
 
 
-def settings_from_dict(data: Mapping[str, object]) -> RunSettings:
+def settings_from_dict(data: Mapping[str, object], kind: type[Settings] = RunSettings) -> Settings:
     """The inverse of `settings_to_dict`. Raises UserError that names the field."""
-    return _read(RunSettings, data, "settings")
+    return _read(kind, data, "settings")
 
 
 def _plain(value: object) -> object:
@@ -316,6 +320,7 @@ class RunLog:
     """The records of one run in order. `append` checks each against those before it, so every
     source is checked."""
 
+    kinds: ClassVar[Mapping[str, type]] = KINDS
     events: list[Event] = field(default_factory=list)
     steps: list[StepFinished] = field(default_factory=list)
     started: RunStarted | None = None
@@ -344,6 +349,8 @@ class RunLog:
             self._take_step(event)
         elif isinstance(event, KVSample):
             self._check_sample(event)
+        elif isinstance(event, AttentionSample):
+            self._check_attention(event)
         elif isinstance(event, RunFinished):
             if event.finish_reason not in REASONS:
                 raise LogError(f"unknown finish_reason {event.finish_reason!r}")
@@ -435,6 +442,15 @@ class RunLog:
         if not 0 <= event.first <= event.stop or len(event.k) != size or len(event.v) != size:
             raise LogError("a sample whose bytes are not rows x columns")
 
+    def _check_attention(self, event: AttentionSample) -> None:
+        last = self.steps[-1] if self.steps else None
+        widths = {len(row) for row in event.weights}
+        if last is None or not widths or event.sequence >= self.started.settings.batch:
+            raise LogError("attention weights of a step that is not there")
+        context = event.first_query + len(event.weights)
+        if widths != {context} or context > last.context_len[event.sequence]:
+            raise LogError("attention weights that are not queries x context")
+
     def texts(self, sequence: int) -> str:
         """What the model has written so far in one sequence."""
         return "".join(text for s in self.steps for text in s.token_texts[sequence])
@@ -450,28 +466,42 @@ class RunLog:
             log.append(event)
         return log
 
+    def closing(self, finish_reason: str, error: Message | None) -> list[Event]:
+        """The last record of a run whose source did not write it."""
+        end_ns = self.steps[-1].end_ns if self.steps else self.started.accepted_ns
+        reasons = (finish_reason,) * self.started.settings.batch
+        return [
+            RunFinished(
+                end_ns=end_ns, finish_reason=finish_reason, sequence_reasons=reasons, error=error
+            )
+        ]
+
     @classmethod
     def read(cls, data: bytes) -> "RunLog":
         """The log in a .jsonl file. Raises UserError with the line that is wrong and why; a file
         whose last lines are missing is read as far as it goes (`finished` is then None)."""
-        if len(data) > MAX_FILE_BYTES:
-            raise UserError(
-                "error.file_size", size=len(data) // 2**20, most=MAX_FILE_BYTES // 2**20
-            )
         log = cls()
-        lines = data.splitlines()
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                log.append(from_line(line))
-            except UserError as error:
-                if number == len(lines) and log.steps and not data.endswith(b"\n"):
-                    break  # the file was cut in the middle of its last line
-                reason = error.message
-                raise UserError("error.file_at_line", line=number, reason=reason) from None
-            except LogError as error:
-                raise UserError("error.file_order", line=number, reason=str(error)) from None
+        read_into(log, data)
         if log.started is None:
             raise UserError("error.file_empty")
         return log
+
+
+def read_into(log: typing.Any, data: bytes) -> None:
+    """Append the lines of a file to a log. Raises UserError with the line that is wrong and why;
+    a last line that was cut in the middle is left out."""
+    if len(data) > MAX_FILE_BYTES:
+        raise UserError("error.file_size", size=len(data) // 2**20, most=MAX_FILE_BYTES // 2**20)
+    lines = data.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            log.append(from_line(line, log.kinds))
+        except UserError as error:
+            if number == len(lines) and log.steps and not data.endswith(b"\n"):
+                break
+            reason = error.message
+            raise UserError("error.file_at_line", line=number, reason=reason) from None
+        except LogError as error:
+            raise UserError("error.file_order", line=number, reason=str(error)) from None

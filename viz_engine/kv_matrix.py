@@ -1,6 +1,6 @@
-"""The live view: one component that draws everything that follows a run.
+"""The live view and the race: each one component that draws everything that follows a run.
 
-The page mounts it once under a fixed key; it subscribes to the routes of `live` by itself, so that
+A page mounts it once under a fixed key; it subscribes to the routes of `live` by itself, so that
 no rerun is needed while a run goes on. Where the routes do not reach the browser it asks for
 frames, and a fragment feeds them. The drawing is in assets/*.mjs; here they are joined into the one
 inline module that Streamlit wants. Nothing here knows what a frame says.
@@ -31,9 +31,23 @@ MODULES = (
     "ribbon",
     "chart",
     "stage",
+    "theme",
     "figures",
     "dom",
     "live_view",
+)
+RACE_MODULES = (
+    "run",
+    "player",
+    "race",
+    "layout",
+    "words",
+    "feed",
+    "matrix",
+    "stage",
+    "theme",
+    "dom",
+    "race_view",
 )
 POLL_S = 0.1
 OVERLAP_S = (
@@ -45,10 +59,10 @@ _COMMENT = re.compile(r"^\s*(//.*|/\*\*.*?\*/)\n", re.MULTILINE | re.DOTALL)
 
 
 @cache
-def source() -> str:
+def source(modules: tuple[str, ...] = MODULES) -> str:
     """All modules as one: imports and `export` taken out, whole-line comments too."""
     parts = []
-    for name in MODULES:
+    for name in modules:
         text = (ASSETS / f"{name}.mjs").read_text(encoding="utf-8")
         parts.append(_EXPORT.sub("", _IMPORT.sub("", text)))
     return re.sub(r"^[ \t]*//.*\n", "", "\n".join(parts), flags=re.MULTILINE)
@@ -61,9 +75,20 @@ def words(language: str) -> dict[str, str]:
 
 
 @cache
-def _component() -> Callable[..., object]:
-    css = (ASSETS / "live_view.css").read_text(encoding="utf-8")
-    return st.components.v2.component("second_token_live_view", js=source(), css=css)
+def _live_component() -> Callable[..., object]:
+    return st.components.v2.component(
+        "second_token_live_view", js=source(), css=_style("live_view.css")
+    )
+
+
+@cache
+def _race_component() -> Callable[..., object]:
+    css = _style("live_view.css") + _style("race.css")
+    return st.components.v2.component("second_token_race", js=source(RACE_MODULES), css=css)
+
+
+def _style(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def live_view(
@@ -83,31 +108,54 @@ def live_view(
     The result's `finished` is the run's id in the rerun that follows the end of a live run;
     `projection` is what the visitor chose with the key F.
     """
+    data = {} if projection is None else {"projection": projection}
+    states = {"on_finished_change": on_finished or _nothing, "on_projection_change": _nothing}
+    data["autoplay"] = autoplay
+    return _mount(_live_component(), run, language, key, transport == "poll", data, states)
+
+
+def race_view(
+    run: live.Run | None,
+    *,
+    language: str,
+    key: str = "race_view",
+    autoplay: bool = False,
+    mode: str | None = None,
+    missing: tuple[str, ...] = (),
+) -> object:
+    """Draw the race `run`, or the empty lanes. `mode` (clock, token) is how the lanes are aligned
+    at first; the result's `mode` is what the visitor chose. `missing` says what the race lacks."""
+    data = {"autoplay": autoplay, "mode": mode, "missing": list(missing)}
+    states = {"on_finished_change": _nothing, "on_mode_change": _nothing}
+    return _mount(_race_component(), run, language, key, False, data, states)
+
+
+def _mount(
+    component: Callable[..., object],
+    run: live.Run | None,
+    language: str,
+    key: str,
+    poll: bool,
+    data: dict[str, object],
+    states: dict[str, Callable[[], None]],
+) -> object:
+    """Mount a component on a run; where the routes do not reach it, feed it."""
     asked = st.session_state.get(key) or {}
-    poll = transport == "poll" or asked.get("transport") == "poll"
-    data = {
+    poll = poll or asked.get("transport") == "poll"
+    data |= {
         "run_id": run.id if run else None,
         "language": language,
         "strings": words(language),
-        "autoplay": autoplay,
         "over": run is not None and run.finished,
         "recorded": run is not None and run.settings is None,
         "transport": "poll" if poll else "auto",
     }
-    if projection is not None:
-        data["projection"] = projection
 
     def mount() -> object:
         if poll and run is not None:
             data["frames"] = [_next_frame(run, key, language)]
-        return _component()(
-            key=key,
-            data=data,
-            on_finished_change=on_finished or _nothing,
-            on_transport_change=_nothing,
-            on_resume_change=_nothing,
-            on_projection_change=_nothing,
-        )
+        states_of_feed = {"on_transport_change": _nothing, "on_resume_change": _nothing}
+        return component(key=key, data=data, **states, **states_of_feed)
 
     if not poll or run is None or run.finished:
         with st.container():  # as deep in the page as in a fragment, or the view would start anew
@@ -124,7 +172,7 @@ def live_view(
 
 
 def _nothing() -> None:
-    """A state of the component that only it and `live_view` read."""
+    """A state of the component that only it and its page read."""
 
 
 def _next_frame(run: live.Run, key: str, language: str) -> str:

@@ -89,7 +89,7 @@ def _places(points: Sequence[Point]) -> list[int]:
     return sorted({round(step) for step in steps} | {p.value for p in points})
 
 
-def ttft_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.Figure:
+def ttft_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
     """TTFT over prompt length: every run, medians, the least time, the fitted line."""
     points = sweep.points(result)
     series = [
@@ -126,7 +126,7 @@ def _curve(places: list[int], seconds: list[float | None], name: str, say: Say) 
     return [Series(name=name, x=xs, y=ys, colour="new", line="dash", marker="", hover=hover)]
 
 
-def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.Figure | None:
+def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure | None:
     """Prefill at each length: what the fit says is fixed, linear and quadratic; None without a
     fit."""
     parts = latency.prefill_parts(result)
@@ -163,7 +163,7 @@ def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go
     )
 
 
-def itl_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.Figure:
+def itl_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
     """ITL over context: every gap, medians, the least time of a step."""
     points = sweep.points(result)
     series = [
@@ -186,7 +186,7 @@ def _axis_top(points: Sequence[Point], figure: str) -> float | None:
     return max(tops) * 1.6e3 if tops else None
 
 
-def split_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.Figure:
+def split_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
     """A decode step at each value: weights, K/V, the rest."""
     splits = latency.decode_splits(result)
     labels = [charts.grouped(one.value) for one in splits]
@@ -227,7 +227,7 @@ def split_chart(result: SweepResult, say: Say, theme: str | None) -> charts.go.F
 
 def batch_chart(
     result: SweepResult, found: Diagnosis, say: Say, theme: str | None
-) -> charts.go.Figure:
+) -> charts.Figure:
     """Prefill and ITL over the batch, both as multiples of the smallest batch, and the safe
     line."""
     points = sweep.points(result)
@@ -288,7 +288,7 @@ def batch_chart(
 
 def roofline_chart(
     results: Sequence[SweepResult], ceilings: Ceilings, say: Say, theme: str | None
-) -> charts.go.Figure:
+) -> charts.Figure:
     """Every kind of step of all sweeps as a dot; decode dots grow with the batch."""
     found = [(dot, result) for result in results for dot in latency.dots(result)]
     groups = [
@@ -347,7 +347,7 @@ def roofline_chart(
     )
 
 
-def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> charts.go.Figure | None:
+def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> charts.Figure | None:
     """Memory and utilisation over the sweep; None without readings."""
     points = [p for p in diagnose.memory_points(logs) if p.used_bytes is not None]
     if len(points) < 2:
@@ -407,7 +407,7 @@ def amount(value: float, unit: str) -> str:
 
 def turns_chart(
     turns: Sequence[Turn], unit: str, say: Say, theme: str | None, *, priced: bool = True
-) -> charts.go.Figure:
+) -> charts.Figure:
     """The price of turn k, and what it would be if only what is new were read. Without prices, the
     tokens that are read."""
     numbers = [turn.number for turn in turns]

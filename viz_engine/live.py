@@ -1,8 +1,8 @@
 """Runs as the service keeps them: what a visitor may ask for, who watches, how long a run is kept.
 
-A `Run` is a RunLog with its lines; every subscriber reads it from a cursor of its own and gets all
-that is ready in one frame. Nothing here knows how a run is made (engine_process), sent (routes) or
-drawn (kv_matrix).
+A `Run` is a RunLog (or the RaceLog of a race) with its lines; every subscriber reads it from a
+cursor of its own and gets all that is ready in one frame. Nothing here knows how a run is made
+(engine_process), sent (routes) or drawn (kv_matrix).
 
 Try it: `python -c "from viz_engine import live; print(live.Limits.from_env())"`
 """
@@ -21,7 +21,6 @@ from viz_engine import metrics
 from viz_engine.engine_process import Engine
 from viz_engine.events import (
     Event,
-    RunFinished,
     RunLog,
     RunSettings,
     StepFinished,
@@ -29,9 +28,11 @@ from viz_engine.events import (
     to_line,
 )
 from viz_engine.model_files import DEFAULT_MODEL
+from viz_engine.race_log import LaneStarted, RaceLog, RaceSettings
 from viz_engine.text import Message, UserError
 
 GRACE_S = 30.0  # nobody watches and the browser session has gone: stopped after this
+PROGRESS_NS = 500_000_000  # between words about a race that is on
 UNPREDICTED: list[int | None] = [None] * 7
 
 
@@ -69,8 +70,10 @@ class Limits:
             limits = replace(limits, models=tuple(models))
         return limits
 
-    def check(self, settings: RunSettings) -> None:
+    def check(self, settings: RunSettings | RaceSettings) -> None:
         """Raises UserError where `settings` ask for more than this server gives."""
+        if isinstance(settings, RaceSettings):
+            settings = settings.run
         num_chars = sum(len(prompt) for prompt in settings.prompts)
         if num_chars > self.prompt_chars:
             raise UserError("service.prompt_size", chars=num_chars, limit=self.prompt_chars)
@@ -85,13 +88,25 @@ class Limits:
 
 
 class Run:
-    """One run: its log, the lines of it, and where it stands. One thread writes, any may read."""
+    """One run: its log, the lines of it, and where it stands. One thread writes, any may read.
 
-    def __init__(self, run_id: str, settings: RunSettings | None, session_id: str | None) -> None:
+    With the log of a race it is a race: nothing of it is sent before its end, so that no picture
+    slows what is being measured; until then there is a word about how far it is.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        settings: RunSettings | RaceSettings | None,
+        session_id: str | None,
+        log: RaceLog | None = None,
+    ) -> None:
         self.id = run_id
         self.settings = settings  # None: a run from a file
         self.session_id = session_id
-        self.log = RunLog()
+        self.is_race = log is not None
+        self.log: RunLog | RaceLog = RunLog() if log is None else log
+        self._told_ns = 0
         self.lines: list[str] = []
         self.predicted: list[list[int | None]] = []  # one a step, see `frame`
         self.num_bytes = 0  # of the lines
@@ -114,7 +129,7 @@ class Run:
     def append(self, line: str) -> Event:
         """Take the next line of its source. Raises UserError on a line that is no record, LogError
         where it does not follow."""
-        event = from_line(line)
+        event = from_line(line, self.log.kinds)
         self.append_event(event, line)
         return event
 
@@ -133,11 +148,38 @@ class Run:
             self.num_bytes += len(line)
             if self.state != "running":
                 self.state, self.position, self.message, self.fraction = "running", None, None, None
-            if isinstance(event, RunFinished):
+            if self.log.finished is not None:
                 self.state, self.error = "finished", event.error
+                self.message = self.fraction = None
                 if event.finish_reason != "cancelled":
                     self.note = None  # it came to its end before it was stopped
-        self._changed()
+        if not self.is_race or self.finished:
+            self._changed()
+        elif isinstance(event, LaneStarted | StepFinished):
+            self._tell(event)
+
+    def _tell(self, event: LaneStarted | StepFinished) -> None:
+        """How far a race is, now and then."""
+        lane = self.log.lanes[-1]
+        now = getattr(event, "end_ns", None)
+        if now is not None and now - self._told_ns < PROGRESS_NS:
+            return
+        self._told_ns = now or 0
+        settings = self.log.race.settings
+        if lane.purpose == "look":
+            self.set_status("running", message=Message(key="service.race_look"), fraction=1.0)
+            return
+        num_tokens = sum(len(ids) for step in lane.log.steps for ids in step.token_ids)
+        params = {
+            "repeat": lane.repeat + 1,
+            "repeats": settings.repeats,
+            "token": num_tokens,
+            "of": settings.run.new_tokens,
+        }
+        # Two literal keys, so that the tests of the texts see them.
+        key = "service.race_none" if lane.cache == "none" else "service.race_full"
+        share = (lane.repeat + num_tokens / settings.run.new_tokens * 0.9) / settings.repeats
+        self.set_status("running", message=Message(key=key, params=params), fraction=share)
 
     def set_status(
         self,
@@ -185,11 +227,11 @@ class Run:
     def read(self, first: int, language: str) -> tuple[str, int, bool]:
         """The frame from event `first` on, the event after it, and whether nothing more comes."""
         with self._lock:
-            stop = len(self.lines)
+            done = self.state == "finished"
+            stop = len(self.lines) if done or not self.is_race else 0
             first = min(first, stop)
             lines = self.lines[first:stop]
             steps = self.predicted[self._num_steps_before[first] :] if lines else []
-            done = self.state == "finished"
             message = self.note if done else self.message
             header = {
                 "first": first,
@@ -274,9 +316,9 @@ class Registry:
     def stop(self) -> None:
         self.engine.stop()
 
-    def submit(self, settings: RunSettings, session_id: str | None) -> Run:
-        """Queue a run for a browser session. Raises UserError where it is beyond the limits; what
-        only the model can tell comes later, as the run's error."""
+    def submit(self, settings: RunSettings | RaceSettings, session_id: str | None) -> Run:
+        """Queue a run or a race for a browser session. Raises UserError where it is beyond the
+        limits; what only the model can tell comes later, as the run's error."""
         self.limits.check(settings)
         with self._lock:
             if session_id is not None and any(
@@ -285,7 +327,8 @@ class Registry:
                 raise UserError("service.one_run")
             if self.engine.queue_len >= self.limits.queue:
                 raise UserError("service.queue_full", limit=self.limits.queue)
-            run = Run(secrets.token_urlsafe(16), settings, session_id)
+            log = RaceLog() if isinstance(settings, RaceSettings) else None
+            run = Run(secrets.token_urlsafe(16), settings, session_id, log)
             run.unwatched_since = self._clock()
             self._runs[run.id] = run
         self.engine.start()
@@ -293,13 +336,14 @@ class Registry:
         self.engine.submit(run)
         return run
 
-    def add_log(self, log: RunLog, run_id: str | None = None) -> Run:
-        """A run from a file. With a `run_id` (a recorded run that ships) the same run is returned
-        the next time."""
+    def add_log(self, log: RunLog | RaceLog, run_id: str | None = None) -> Run:
+        """A run or a race from a file. With a `run_id` (a recorded run that ships) the same run is
+        returned the next time."""
         with self._lock:
             if run_id is not None and run_id in self._runs:
                 return self.get(run_id)
-        run = Run(run_id or secrets.token_urlsafe(16), None, None)
+        race = RaceLog() if isinstance(log, RaceLog) else None
+        run = Run(run_id or secrets.token_urlsafe(16), None, None, race)
         for event in log:
             run.append_event(event, to_line(event))
         if not run.finished:

@@ -78,3 +78,11 @@ def mib(num_bytes: float) -> str:
         if num_bytes < 1000 * size:
             return f"{num_bytes / size:.1f} {unit}"
     return f"{num_bytes / 1024**3:.2f} GiB"
+
+
+MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
+
+
+def plain(text: str) -> str:
+    """Text as text in a place that reads Markdown."""
+    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)

@@ -1,9 +1,9 @@
 """The engine process itself: the program that holds the model and does one run at a time.
 
 `python -m viz_engine.worker` speaks JSON lines over its stdin and stdout and ends when its stdin
-does. It takes {"op": "run" | "cancel" | "prepare" | "measure"} and says ready, alive, progress,
-event, refused, done and measured. It knows nothing of queues or visitors; `engine_process` starts
-and watches it.
+does. It takes {"op": "run" | "race" | "cancel" | "prepare" | "measure"} and says ready, alive,
+progress, event, refused, done and measured. It knows nothing of queues or visitors;
+`engine_process` starts and watches it.
 
 Try it: `(echo '{"op":"prepare"}'; sleep 20) | python -m viz_engine.worker`
 """
@@ -16,10 +16,12 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from viz_engine import hardware
 from viz_engine.events import RunSettings, settings_from_dict, to_line
+from viz_engine.race_log import RaceSettings
 from viz_engine.text import Message, UserError
 
 BEAT_S = 1.0  # between signs of life
@@ -96,7 +98,7 @@ class _Child:
                     self._measure(command["device"], parts[1])
                 else:
                     self._do(command, *parts)
-            elif command["op"] == "run":
+            elif command["op"] in ("run", "race"):
                 self.send("refused", run_id=command["run_id"], message=_dict(problem))
             elif command["op"] == "measure":
                 self.send("measured", problem=_dict(problem))
@@ -104,25 +106,16 @@ class _Child:
     def _do(self, command: dict, engine: object, models: object) -> None:
         run_id = command.get("run_id")
         try:
-            if command["op"] == "run":
-                settings = settings_from_dict(command["settings"])
-                loaded = self._load(models, settings, run_id)
-                for event in engine.generate(
-                    loaded,
-                    settings,
-                    run_id=run_id,
-                    queued_ns=command["queued_ns"],
-                    cancelled=lambda: run_id in self.cancelled,
-                    samples=command.get("samples", "each"),
-                ):
+            if command["op"] != "prepare":
+                for event in self._events(command, engine, models):
                     self.send("event", run_id=run_id, line=to_line(event))
                 self.send("done", run_id=run_id)
-            elif command["op"] == "prepare":
+            else:
                 self._load(models, RunSettings(model=_default_model(), prompts=("",)), None)
         except Exception as error:  # whatever a model does, the next run must work
             if not isinstance(error, UserError | _Cancelled):
                 traceback.print_exc()
-            if command["op"] == "run":
+            if command["op"] != "prepare":
                 full = models.is_out_of_memory(error)
                 why = Message(key="service.out_of_memory") if full else _why(error)
                 self.send("refused", run_id=run_id, message=_dict(why))
@@ -142,6 +135,21 @@ class _Child:
         except Exception as error:  # no room for the buffer, a full disk
             traceback.print_exc()
             self.send("measured", problem=_dict(_why(error)))
+
+    def _events(self, command: dict, engine: object, models: object) -> Iterator[object]:
+        """The records of the run or the race that a command asks for."""
+        run_id = command["run_id"]
+        asked = {"queued_ns": command["queued_ns"], "cancelled": lambda: run_id in self.cancelled}
+        if command["op"] == "run":
+            settings = settings_from_dict(command["settings"])
+            loaded = self._load(models, settings, run_id)
+            samples = command.get("samples", "each")
+            return engine.generate(loaded, settings, run_id=run_id, samples=samples, **asked)
+        from viz_engine import race_runs
+
+        race = settings_from_dict(command["settings"], RaceSettings)
+        loaded = self._load(models, race.run, run_id)
+        return race_runs.race(loaded, race, race_id=run_id, **asked)
 
     def _load(self, models: object, settings: RunSettings, run_id: str | None) -> object:
         """The model asked for: the one that is held, or a new one in its place."""

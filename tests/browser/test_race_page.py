@@ -1,0 +1,236 @@
+"""The race as a visitor uses it: a real browser, a real server, the default model."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from browser.visit import Server, Visit
+from viz_engine import race
+from viz_engine.race_log import RaceLog
+
+SPANS = {"token": "token", "soFar": "so_far"}
+
+
+def snapshot(visit: Visit) -> list[str]:
+    """The lines of the race on the page, as the server holds it, the header first."""
+    return visit.snapshot(re.search(r"race=([^&]+)", visit.page.url).group(1))
+
+
+def log_of(visit: Visit) -> RaceLog:
+    return RaceLog.read("\n".join(snapshot(visit)[1:]).encode() + b"\n")
+
+
+def start(visit: Visit, prompt: str, *, new_tokens: int, repeats: int = 1) -> None:
+    """Fill the boxes and press Race."""
+    box = visit.page.get_by_role("textbox", name="Prompt")
+    box.fill(prompt)
+    box.press("Tab")
+    visit.slide("Context to read", "as it is")
+    visit.slide("New tokens", str(new_tokens))
+    visit.slide("Repeats", str(repeats))
+    before = visit.page.url
+    visit.page.get_by_role("button", name="Race", exact=True).click()
+    visit.page.wait_for_function("before => location.href !== before", arg=before)
+
+
+def finish(visit: Visit) -> None:
+    """Wait until the race on the page is over and drawn, and its button has come back."""
+    visit.wait(lambda: json.loads(snapshot(visit)[0])["status"]["state"] == "finished")
+    visit.wait(lambda: visit.data("events") == str(len(snapshot(visit)) - 1))
+    visit.page.get_by_role("button", name="Race", exact=True).wait_for()
+
+
+def cell(visit: Visit, name: str) -> float | None:
+    value = visit.page.locator(f'[data-cell="{name}"]').get_attribute("data-value")
+    return float(value) if value else None
+
+
+def to_token(visit: Visit, token: int) -> None:
+    """Step to a token by keys, token by token."""
+    visit.page.get_by_role("button", name="same token").click()
+    visit.wait(lambda: visit.data("mode") == "token")
+    visit.page.keyboard.press("Home")
+    visit.wait(lambda: visit.data("token") == "0")
+    for k in range(1, token + 1):
+        visit.page.keyboard.press("ArrowRight")
+        visit.wait(lambda k=k: visit.data("token") == str(k))
+
+
+def test_a_recorded_race_plays_before_anybody_presses_a_button(visit: Visit) -> None:
+    visit.open("/race")
+    visit.wait(lambda: int(visit.data("full-tokens") or 0) > 0)
+    assert "recorded" in visit.text(".info")
+    visit.page.locator(".js-plotly-plot").first.wait_for()
+
+
+def test_both_lanes_run_and_stand_at_prompt_plus_k_minus_1_rows(visit: Visit) -> None:
+    visit.open("/race")
+    start(visit, "Name three birds.", new_tokens=4)
+    finish(visit)
+    log = log_of(visit)
+    prompt = log.lanes[0].log.started.prompt_columns
+    assert [len(log.runs(cache)) for cache in ("none", "full")] == [1, 1]
+    for token in (1, 2, 4):
+        to_token(visit, token)
+        rows = visit.data("none-rows"), visit.data("full-rows")
+        assert rows == (str(prompt + token - 1),) * 2
+        assert visit.data("none-tokens") == visit.data("full-tokens") == str(token)
+        for row in race.table(log, token):
+            for shown, span in SPANS.items():
+                cells = [cell(visit, f"{row['name']}.{shown}.{part}") for part in race.PARTS]
+                assert cells == [value and pytest.approx(value) for value in row[span]], row
+    text = log.runs("none")[0].texts(0)
+    for lane in ("none", "full"):
+        shown = visit.page.locator(f'[data-lane="{lane}"] .lane-text').inner_text()
+        assert shown.strip() == text.strip()
+
+
+def test_numbers_open_to_their_formula_and_rows_choose_the_chart(visit: Visit) -> None:
+    visit.open("/race")
+    visit.wait(lambda: int(visit.data("events") or 0) > 0)
+    visit.page.keyboard.press("End")
+    visit.page.locator('[data-cell="ns.soFar.ratio"]').click()
+    pop = visit.page.locator(".kv .pop")
+    pop.get_by_text("This race").wait_for()
+    assert "ratio" in pop.inner_text() and "over" in pop.inner_text()
+    visit.page.keyboard.press("Escape")
+    visit.page.locator('[data-quantity="flops"]').click()
+    visit.page.locator(".kv .chart").get_by_text("Work so far").wait_for()
+
+
+@pytest.mark.parametrize(
+    "panel", ["Where it does not help", "The same tokens", "How work grows", "Why only K and V",
+              "Change token 1"],
+)  # fmt: skip
+def test_every_panel_of_the_recorded_race_shows_its_chart(visit: Visit, panel: str) -> None:
+    visit.open("/race")
+    visit.wait(lambda: int(visit.data("events") or 0) > 0)
+    visit.page.get_by_role("radio", name=panel).click()
+    visit.page.wait_for_url(re.compile("panel="))
+    visit.page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    assert visit.page.get_by_text("Traceback").count() == 0
+
+
+def test_the_link_brings_the_race_and_its_settings_elsewhere(
+    visit: Visit, chromium: object
+) -> None:
+    visit.open("/race")
+    start(visit, "Say hello.", new_tokens=2)
+    finish(visit)
+    seen = visit.data("events")
+    visit.wait(lambda: "ask=" in visit.page.url)
+    other = Visit(chromium, visit.server)
+    other.open(visit.page.url.removeprefix(visit.server.url))
+    other.wait(lambda: other.data("events") == seen)
+    other.open(re.sub("race=[^&]+", "race=gone", visit.page.url.removeprefix(visit.server.url)))
+    other.page.get_by_text("does not hold the race").wait_for()
+    assert other.page.get_by_role("textbox", name="Prompt").input_value() == "Say hello."
+    assert not other.faults
+    other.close()
+
+
+def test_a_broken_link_is_said_in_words(visit: Visit) -> None:
+    for ask in ("!!!", "e30", "eyJydW4iOnt9fQ", "W10"):
+        visit.open(f"/race?ask={ask}")
+        visit.page.get_by_text("settings in this link cannot be read").wait_for()
+
+
+def test_the_table_is_downloaded_as_csv(visit: Visit, tmp_path: Path) -> None:
+    visit.open("/race")
+    visit.wait(lambda: int(visit.data("events") or 0) > 0)
+    with visit.page.expect_download() as download:
+        visit.page.get_by_role("button", name="Table (CSV)").click()
+    path = tmp_path / "table.csv"
+    download.value.save_as(path)
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert rows and rows[0]["token"] == "1" and float(rows[-1]["ns.so_far.ratio"]) > 0
+
+
+def test_a_cancelled_race_keeps_the_finished_lane_and_says_what_is_missing(visit: Visit) -> None:
+    visit.open("/race")
+    start(visit, "Write a long story.", new_tokens=128, repeats=1)
+    visit.wait(lambda: "Without a cache" in visit.text(".say"))
+    visit.page.get_by_role("button", name="Stop").click()
+    finish(visit)
+    log = log_of(visit)
+    assert log.finished.finish_reason == "cancelled"
+    assert [len(log.runs(cache)) for cache in ("none", "full")] == [0, 1]
+    visit.wait(lambda: "0 of 1" in visit.text(".say"))
+    visit.page.keyboard.press("End")
+    visit.wait(lambda: int(visit.data("full-tokens")) > 0)
+    assert cell(visit, "ns.soFar.full") > 0 and cell(visit, "ns.soFar.none") is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [("   ", "prompt is empty"), ("word " * 9000, "8.?192"), ("word " * 200_000, "200.?000")],
+    ids=["empty", "window", "megabyte"],
+)
+def test_a_prompt_that_cannot_be_is_refused_in_words(visit: Visit, prompt: str, words: str) -> None:
+    visit.open("/race")
+    visit.page.get_by_role("textbox", name="Prompt").fill(prompt)
+    visit.page.get_by_role("textbox", name="Prompt").press("Tab")
+    visit.slide("Context to read", "as it is")
+    visit.page.get_by_text(re.compile(words)).first.wait_for()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hello\n", "JSON"),
+        (b'{"kind":"race_started"}\n', "race_id"),
+        (b'{"kind":"<b>dream</b>"}\n', "<b>dream</b>"),
+        (b"", "no race"),
+    ],
+    ids=["text", "field", "kind", "empty"],
+)
+def test_a_file_that_is_no_race_is_refused_in_words(
+    visit: Visit, tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_bytes(content)
+    visit.open("/race")
+    visit.page.get_by_role("button", name="Races").click()
+    visit.page.locator('input[type="file"]').set_input_files(path)
+    visit.page.get_by_role("alert").filter(has_text=words).wait_for()
+
+
+def test_the_race_speaks_chinese(visit: Visit) -> None:
+    visit.open("/race?lang=zh")
+    visit.page.get_by_role("button", name="开跑").wait_for()
+    visit.wait(lambda: re.search("[一-鿿]", visit.text(".say")))
+
+
+def test_the_fallback_transport_shows_the_same_race(visit: Visit) -> None:
+    page = "<!doctype html><title>app</title>"
+    visit.page.route("**/api/**", lambda route: route.fulfill(content_type="text/html", body=page))
+    visit.page.route_web_socket(re.compile("/api/"), lambda socket: socket.close())
+    visit.open("/race")
+    visit.wait(lambda: int(visit.data("events") or 0) > 0)
+
+
+@pytest.fixture(scope="module")
+def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("no_torch")
+    for name in ("torch", "transformers"):
+        (folder / f"{name}.py").write_text(f'raise ModuleNotFoundError(name="{name}")\n')
+    server = Server(PYTHONPATH=f"{folder}:{Path(__file__).parents[2]}")
+    yield server
+    server.stop()
+
+
+def test_without_torch_the_recorded_race_plays_and_race_says_why(
+    chromium: object, without_torch: Server
+) -> None:
+    visit = Visit(chromium, without_torch)
+    visit.open("/race")
+    visit.wait(lambda: int(visit.data("full-tokens") or 0) > 0)
+    visit.page.get_by_role("button", name="Race", exact=True).click()
+    visit.page.get_by_text(re.compile("torch|transformers")).first.wait_for()
+    assert not visit.faults
+    visit.close()
