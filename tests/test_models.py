@@ -144,6 +144,8 @@ def test_a_processor_without_bfloat16_instructions_is_measured(
     monkeypatch.setattr(models, "one_row_ns", lambda width, dtype: times[dtype])
     dtype, reason = models.choose_dtype("auto", "cpu")
     assert dtype == "float32" and "2.00 ms" in str(reason) and "5.00 ms" in str(reason)
+    times[torch.bfloat16] = 2_400_000
+    assert models.choose_dtype("auto", "cpu")[0] == "bfloat16", "half the memory, hardly slower"
     with pytest.raises(UserError, match="float16"):
         models.choose_dtype("float16", "cpu")
 

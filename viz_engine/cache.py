@@ -207,7 +207,8 @@ class Slab:
     def magnitudes(self, first: int, stop: int) -> np.ndarray:
         """See `Rows.magnitudes`; of the columns of this slab's layers."""
         where = slice(first - self.origin, stop - self.origin)
-        return np.stack([_levels(t[:, :, :, where]) for t in (self.keys, self.values)])
+        both = (self.keys[:, :, :, where], self.values[:, :, :, where])
+        return _levels(np.stack([_norms(t) for t in both]))
 
     def _allocate(self, capacity: int) -> None:
         self.keys = torch.empty((*self._shape, capacity, self._spec.key_dim), **self._like)
@@ -283,19 +284,23 @@ def _columns(layers: Sequence[LayerSpec], index: int) -> np.ndarray:
     return np.arange(first, first + layers[index].num_kv_heads)
 
 
-def _levels(rows: torch.Tensor) -> np.ndarray:
-    """uint8 `[B, n, L * H]` of rows `[L, B, H, n, D]`."""
+def _norms(rows: torch.Tensor) -> np.ndarray:
+    """float32 `[B, n, L * H]` of rows `[L, B, H, n, D]`."""
     norms = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float32)  # [L, B, H, n]
-    values = norms.permute(1, 3, 0, 2).flatten(2).cpu().numpy()
-    with np.errstate(divide="ignore"):  # numpy: a few small arrays, no dispatch
-        levels = np.clip(np.rint(128 + 12 * np.log2(values)), 1, 255)
-    return np.where(values > 0, levels, 0).astype(np.uint8)
+    return norms.permute(1, 3, 0, 2).flatten(2).cpu().numpy()
+
+
+def _levels(norms: np.ndarray) -> np.ndarray:
+    """uint8 of the same shape. In numpy: a few small arrays, no dispatch."""
+    with np.errstate(divide="ignore"):
+        levels = np.clip(np.rint(128 + 12 * np.log2(norms)), 1, 255)
+    return np.where(norms > 0, levels, 0).astype(np.uint8)
 
 
 def _newest(layer: object, num: int) -> np.ndarray:
     """Levels `[2, B, num, H]` of the newest rows of transformers' own layer. It may have dropped
     the first of them; those are 0."""
-    both = [_levels(t[None, :, :, -num:]) for t in (layer.keys, layer.values)]
+    both = [_levels(_norms(t[None, :, :, -num:])) for t in (layer.keys, layer.values)]
     return np.stack([np.pad(t, ((0, 0), (num - t.shape[1], 0), (0, 0))) for t in both])
 
 

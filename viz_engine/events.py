@@ -236,7 +236,12 @@ def settings_from_dict(data: Mapping[str, object], kind: type[Settings] = RunSet
     return _read(kind, data, "settings")
 
 
+_PLAIN = (int, str, float, bool, type(None))
+
+
 def _plain(value: object) -> object:
+    if type(value) in _PLAIN:
+        return value
     if hasattr(type(value), "__dataclass_fields__"):
         return {name: _plain(getattr(value, name)) for name in _field_types(type(value))}
     if isinstance(value, tuple | list):

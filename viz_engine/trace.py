@@ -51,8 +51,7 @@ class Slot(CacheLayerMixin):
 
 
 class Step(torch.nn.Module):
-    """A decode step as a function of tensors only. A module, because a traced function keeps its
-    weights for as long as the process lives."""
+    """A decode step as a function of tensors only."""
 
     def __init__(
         self, network: torch.nn.Module, arguments: frozenset[str], num_layers: int, masked: bool
@@ -92,6 +91,7 @@ class Traced:
 
     def __init__(self, network: torch.nn.Module, step: Callable[..., torch.Tensor]) -> None:
         self.step = step
+        self.weights = _weights(network)
         self.packed = [layer.packed for layer in linear.packed_layers(network)]
 
     def __call__(
@@ -104,7 +104,7 @@ class Traced:
         """Logits `[B, vocab]`. The reads are counted by the rows, as they are handed in."""
         tensors = _tensors(rows, mask)
         with torch.inference_mode(), torch.jit.optimized_execution(False):
-            return self.step(ids, positions, *tensors, *self.packed)
+            return self.step(*self.weights, ids, positions, *tensors, *self.packed)
 
 
 def trace(
@@ -118,16 +118,21 @@ def trace(
     """Record the step that adds one row to `rows`. `arguments`: those that the model's forward
     knows. Raises whatever the tracer raises."""
     step = Step(network, arguments, len(rows.layers), mask is not None).eval()
+    weights = _weights(network)
     forwards = linear.packed_layers(network)
     packed = [layer.packed for layer in forwards]
     tensors = _tensors(rows, mask)
+
+    def with_weights(*given: torch.Tensor) -> torch.Tensor:
+        with _held(network, dict(zip(map(id, weights), given, strict=False))):
+            return step(*given[len(weights) :])
+
     try:
         with torch.inference_mode(), warnings.catch_warnings(), _no_mask_made():
             # Numbers that Python reads are frozen: whether that matters is seen in the logits.
             warnings.simplefilter("ignore")
-            recorded = torch.jit.trace(
-                step, (ids, positions, *tensors, *packed), check_trace=False, strict=False
-            )
+            given = (*weights, ids, positions, *tensors, *packed)
+            recorded = torch.jit.trace(with_weights, given, check_trace=False, strict=False)
     finally:
         for layer, own in zip(forwards, packed, strict=True):
             layer.packed = own
@@ -143,6 +148,32 @@ def _no_mask_made() -> Iterator[None]:
         yield
     finally:
         register()
+
+
+def _weights(network: torch.nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers, a tied one once. They are handed in with every step: one graph
+    without calls or attributes runs faster (a step of the default model in 34 ms instead of 38),
+    and what it held as constants it would keep for as long as the process lives."""
+    return list({id(held[name]): held[name] for held, name in _places(network)}.values())
+
+
+def _places(network: torch.nn.Module) -> list[tuple[dict[str, torch.Tensor], str]]:
+    """Where a network keeps its parameters and buffers."""
+    kept = [held for m in network.modules() for held in (m._parameters, m._buffers)]
+    return [(held, name) for held in kept for name, tensor in held.items() if tensor is not None]
+
+
+@contextmanager
+def _held(network: torch.nn.Module, others: dict[int, torch.Tensor]) -> Iterator[None]:
+    """The network with `others` in place of what it holds, by the id of what each stands for."""
+    own = [(held, name, held[name]) for held, name in _places(network)]
+    try:
+        for held, name, tensor in own:
+            held[name] = others[id(tensor)]
+        yield
+    finally:
+        for held, name, tensor in own:
+            held[name] = tensor
 
 
 def _tensors(rows: Rows, mask: torch.Tensor | None) -> list[torch.Tensor]:
