@@ -359,7 +359,8 @@ def picture(name: str, drawn: bill_figures.Picture) -> None:
     """A chart with its export button and a text for who cannot see it."""
     figure, text = drawn
     settings = charts.config(f"second-token-{name}", image=state.mem_image)
-    st.plotly_chart(figure, key=f"mem-chart-{name}", theme=None, config=settings, alt=text)
+    key = f"mem-chart-{name}-{state.mem_image}"  # a chart takes new buttons only as a new chart
+    st.plotly_chart(figure, key=key, theme=None, config=settings, alt=text)
 
 
 def head(name: str, found: Bill, pinned: list[tuple[str, Bill]]) -> None:

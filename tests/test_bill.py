@@ -83,6 +83,13 @@ def test_a_step_reads_all_weights_and_all_rows_once(name: str) -> None:
     assert plan.kv_bytes < read <= most + 1
 
 
+def test_a_server_loads_a_32_bit_model_in_16_everywhere_on_the_page() -> None:
+    assert config.preset("mamba-2.8b").dtype == "f32"
+    served, plain = (choose("mamba-2.8b", engine=name) for name in ("vllm", "exact"))
+    assert 2 * bill.model_weight_bytes(served) == bill.model_weight_bytes(plain)
+    assert 1.9 < bill.itl(plain, 4096, 1).memory_s / bill.itl(served, 4096, 1).memory_s < 2.1
+
+
 def test_llama_reads_about_two_flops_a_weight() -> None:
     # transformers' own class has 8 030 261 248 parameters, 525 336 576 in each of the two tables.
     every, logits = bill.products(config.preset("llama-3.1-8b"))

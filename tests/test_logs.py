@@ -38,6 +38,13 @@ INFO gpu_worker.py:227] Available KV cache memory: 24.83 GiB
 INFO kv_cache_utils.py:634] GPU KV cache size: 464,848 tokens
 INFO kv_cache_utils.py:637] Maximum concurrency for 32,768 tokens per request: 14.19x
 """
+# The form is that of vLLM's kv_cache_utils.py, the need that of data/engine_facts.json, v-048, the
+# memory that of v-030.
+VLLM_TOO_LONG = """
+ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV \
+cache is needed, which is larger than the available KV cache memory (3.81 GiB). Based on the \
+available memory, the estimated maximum model length is 31232. Try increasing it.
+"""
 # github.com/ggml-org/llama.cpp/issues/14469
 LLAMA_CPP = """
 llama_context: n_seq_max     = 1
@@ -110,6 +117,11 @@ def test_numbers_that_agree_are_equal() -> None:
     found = verdicts(VLLM_V0, LLAMA_8B)
     assert found["gpu_blocks"] == found["cpu_blocks"] == "equal"
     assert set(verdicts(VLLM_V1, "qwen2.5-7b").values()) == {"equal", "unknown"}
+
+
+def test_the_need_and_the_longest_request_are_compared() -> None:
+    found = verdicts(VLLM_TOO_LONG, LLAMA_8B)
+    assert found == {"need": "equal", "available": "unknown", "longest": "equal"}
 
 
 def test_a_measurement_is_explained_and_not_judged() -> None:

@@ -245,7 +245,7 @@ def test_options_name_what_makes_it_fit() -> None:
     assert found["size.change.weights", "int4"]
     assert found["size.change.tp", 2]
     assert found["size.change.sequences", 2]
-    assert not found["size.change.kv", "fp8"] or found["size.change.kv", "int4"]
+    assert not found["size.change.kv", "int8"] or found["size.change.kv", "int4"]
     for option in memory.options_to_fit(made, asked, 24 * GIB):
         assert option.fits == (option.plan.total_bytes <= 24 * GIB)
 
@@ -295,6 +295,15 @@ def test_replicated_heads_and_latent_rows_are_said() -> None:
 def test_what_cannot_be_asked_is_a_sentence(change: dict, says: str) -> None:
     with pytest.raises(UserError, match=says):
         memory.plan(model(), Settings(**{"context_len": 10} | change))
+
+
+def test_servers_load_a_32_bit_model_in_16() -> None:
+    made = config.preset("gpt2")
+    sizes = {
+        name: memory.plan(made, Settings(context_len=512, engine=name)).part("kv").num_bytes
+        for name in ("exact", "vllm", "tensorrt-llm")
+    }
+    assert sizes["exact"] == 2 * sizes["vllm"] == 2 * sizes["tensorrt-llm"]
 
 
 def test_key_and_value_formats_apart() -> None:

@@ -9,7 +9,7 @@ Try it: `python -c "from viz_engine import bill; print(bill.CONTEXT_LENS[-1])"`
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from viz_engine import capacity, kv, memory, reserve, weights
+from viz_engine import capacity, engines, kv, memory, reserve, weights
 from viz_engine.capacity import Load, Served, StepTime, Work
 from viz_engine.config import ModelConfig
 from viz_engine.hardware import Device
@@ -142,11 +142,17 @@ def pair_flops(model: ModelConfig) -> list[tuple[int, int | None]]:
     return found
 
 
+def bits_of(choice: Choice, weight_format: str) -> float:
+    """Bits of a weight in that format; "auto" is what the engine loads the model in."""
+    served = engines.served_dtype(choice.model, choice.settings.engine)
+    return weights.bits_of(weight_format, served)
+
+
 def _weight_bytes(choice: Choice, *, active: bool) -> int:
     """Bytes of weights that a step reads on one rank of the tensor-parallel group: without the
     table that is looked up row by row, unless it is the output matrix too."""
     model, settings = choice.model, choice.settings
-    bits = weights.bits_of(settings.weight_format, model.dtype)
+    bits = bits_of(choice, settings.weight_format)
     if model.weights is None:
         total = settings.num_parameters or model.num_parameters or 0
         return round(total * bits / 8 / settings.tp)
@@ -323,8 +329,7 @@ def model_weight_bytes(choice: Choice, weight_format: str | None = None) -> int 
     """Bytes of all weights, on all ranks of one copy together, nothing held twice. None where
     their number is not known."""
     num = choice.settings.num_parameters or choice.model.num_parameters
-    name = weight_format or choice.settings.weight_format
-    bits = weights.bits_of(name, choice.model.dtype)
+    bits = bits_of(choice, weight_format or choice.settings.weight_format)
     return None if num is None else weights.file_bytes(num, bits)
 
 

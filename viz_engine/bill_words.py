@@ -8,7 +8,7 @@ Try it: `python -c "from viz_engine import bill_words; print(bill_words.time_tex
 
 from collections.abc import Callable, Sequence
 
-from viz_engine import bill, capacity, kv, markup, memory, reserve, weights
+from viz_engine import bill, capacity, kv, markup, memory, reserve
 from viz_engine.bill import Bill, Service
 from viz_engine.capacity import StepTime
 from viz_engine.charts import bytes_text, grouped, short_count
@@ -341,10 +341,10 @@ def precision_table(found: Bill, say: Say, language: str) -> str:
     """The weights in each format, and what then is left."""
     choice, settings = found.choice, found.choice.settings
     head = [say(f"mem.col.{n}") for n in ("format", "bits", "weights", "each", "left", "most")]
-    own = weights.bits_of(settings.weight_format, choice.model.dtype)
+    own = bill.bits_of(choice, settings.weight_format)
     rows = []
     for name, plan, most in bill.precisions(choice, PRECISIONS):
-        bits = weights.bits_of(name, choice.model.dtype)
+        bits = bill.bits_of(choice, name)
         each, total = plan.part("weights").num_bytes, bill.model_weight_bytes(choice, name)
         left = choice.budget_bytes - (plan.total_bytes - plan.kv_bytes)
         rows.append(

@@ -3,7 +3,6 @@ the pages are all that know Plotly.
 
 The first part is shared by all pages: the colours of the live view, a layout, the export buttons,
 axes for bytes and counts. A figure gets its words from the page, so that it speaks its language.
-Figures are made of whole dictionaries at once: trace by trace, Plotly's checks took 130 ms, so 4.
 
 Try it: `python -c "from viz_engine import charts; print(charts.byte_axis(1e6, 1e12))"`
 """
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 from plotly.graph_objects import Figure
 
-# ---- shared: theme, layout, export, axes --------------------------------------------------------
+# ---- shared: theme, layout, export, axes ---------------------------------------------------------
 
 FONT = '"Source Sans", "Source Sans Pro", "Noto Sans CJK SC", "PingFang SC", sans-serif'
 
@@ -126,6 +125,12 @@ def _merged(old: Mapping, change: Mapping) -> dict[str, object]:
     return {**old, **change, **both}
 
 
+def drawn(traces: Sequence[Mapping], made: Mapping) -> Figure:
+    """A figure of whole dictionaries. Plotly's checks of them take seven times as long as all else
+    (15 ms of 17, four bars), on every move of a slider: tests/test_charts.py makes them instead."""
+    return Figure({"data": list(traces), "layout": dict(made)}, _validate=False)
+
+
 def config(file_name: str, *, image: str = "png") -> dict[str, object]:
     """Plotly's `config=`: the button that saves the picture (`png` at double size, or `svg`),
     and nothing that a reader does not need."""
@@ -188,7 +193,7 @@ def bytes_text(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
-# ---- points, lines, stacks, the roofline ---------------------------------------------------------
+# ---- points, lines, stacks, the roofline ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,13 @@ OLD_PAD_CELLS = 32  # llama.cpp without flash attention, before late 2025
 GROUP_RATIO = 1.5
 
 
+def served_dtype(model: ModelConfig, engine: str) -> str:
+    """The type that weights and cache have unless asked otherwise: the model's own; servers load
+    a 32-bit model in 16 bits (vLLM `_get_and_verify_dtype`, SGLang and TensorRT-LLM likewise)."""
+    wide = model.dtype == "f32" and engine in ("vllm", "sglang", "tensorrt-llm")
+    return "f16" if wide else model.dtype
+
+
 def stage_layers(layers: tuple[LayerSpec, ...], pp: int) -> tuple[tuple[LayerSpec, ...], ...]:
     """The layers of each pipeline stage. A remainder goes to the stages before the last, from the
     back, as vLLM's `get_pp_indices` does. Raises UserError where a stage would be empty."""
@@ -131,14 +138,15 @@ def vllm_pool(
     each drafted token. `cross_len`: tokens of an image or of the encoder, where the config does
     not say. Raises UserError where the pages of a model cannot be made equal.
     """
+    dtype = served_dtype(model, "vllm")
     drafts = model.draft_layers[:num_draft_layers] or ()
     if num_draft_layers > len(drafts):
         grown = next((x for x in reversed(model.layers) if x.kind in ("full", "latent")), None)
         drafts = (grown,) * num_draft_layers if grown else ()
     ask = _VllmAsk(
         max_model_len=max_model_len,
-        format=kv.format_name(model.dtype if kv_format == "auto" else kv_format),
-        conv_format=model.dtype,
+        format=kv.format_name(dtype if kv_format == "auto" else kv_format),
+        conv_format=dtype,
         recurrent_format=model.recurrent_format,
         tp=tp,
         dcp=dcp,
@@ -427,7 +435,8 @@ def sglang_pool(
 ) -> SglangPool:
     """`(tokens + page) x bytes` for K and for V, states for one slot more than asked, and the
     table from requests to tokens, `(max_running + 1) x (context + 4) x 4` bytes."""
-    name = sglang_format(kv.format_name(model.dtype if kv_format == "auto" else kv_format))
+    dtype = served_dtype(model, "sglang")
+    name = sglang_format(kv.format_name(dtype if kv_format == "auto" else kv_format))
     held = num_tokens + page_len
     slots = num_state_slots + 1 if num_state_slots else 0
     key = value = index = conv = recurrent = 0
@@ -438,7 +447,7 @@ def sglang_pool(
         value += num * held * row.value
         index += num * held * row.index
         state = kv.state_bytes(
-            layer, conv_format or model.dtype, recurrent_format or model.recurrent_format, tp=tp
+            layer, conv_format or dtype, recurrent_format or model.recurrent_format, tp=tp
         )
         conv += num * slots * state.conv
         recurrent += num * slots * state.recurrent
@@ -481,7 +490,8 @@ def trt_pool(
     block_len: int = TRT_BLOCK_LEN,
 ) -> TrtPool:
     """A block holds `block_len` tokens of all layers of a stage."""
-    name = kv.format_name(model.dtype if kv_format == "auto" else kv_format)
+    dtype = served_dtype(model, "tensorrt-llm")
+    name = kv.format_name(dtype if kv_format == "auto" else kv_format)
     row = max(
         sum(num * kv.row_bytes(x, name, name, tp=tp).total for x, num in stage.items())
         for stage in stage_counts(model, pp)

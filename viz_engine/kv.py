@@ -99,7 +99,6 @@ class RowBytes:
 
 
 NO_ROW = RowBytes(key=0, value=0)
-LATENT_FORMS = ("latent", "expanded", "copied")
 
 
 def heads_of_rank(num_kv_heads: int, tp: int) -> int:

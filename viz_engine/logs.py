@@ -77,6 +77,7 @@ PATTERNS = (
     ("vllm", "kv_tokens", "tokens", rf"GPU KV cache size: {NUMBER} tokens"),
     ("vllm", "concurrency", "times", rf"Maximum concurrency for [\d,]+ tokens[^:]*: {NUMBER}x"),
     ("vllm", "available", "bytes", rf"(?:Available KV cache memory: |KV [Cc]ache is ){SIZE}"),
+    ("vllm", "available", "bytes", rf"available KV cache memory \({SIZE}\)"),
     ("vllm", "weights", "bytes", rf"(?:[Mm]odel loading took |[Mm]odel weights take ){SIZE}"),
     ("vllm", "activations", "bytes", rf"PyTorch activation peak memory takes {SIZE}"),
     ("vllm", "non_torch", "bytes", rf"non_torch_memory takes {SIZE}"),
@@ -292,6 +293,19 @@ def _concurrency(finding: Finding, log: Log, model: ModelConfig, said: Mapping) 
     return _from_available(finding, log, model, said)
 
 
+def _longest(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple | None:
+    """The longest request that the free memory holds, which the log prints to two decimals."""
+    free = log.last("available")
+    if free is None:
+        return None
+    asked = {"upper": said.get("max_model_len", 2**24), "tp": said.get("tp", 1)}
+    asked |= {"kv_format": said.get("kv_format", "auto")}
+    return tuple(
+        engines.vllm_longest(model, int(free.value + sign * free.slack), **asked)
+        for sign in (-1, 1)
+    )
+
+
 def _exactly(make: Callable[[ModelConfig, Mapping], float]) -> Callable:
     def made(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple:
         value = make(model, said)
@@ -382,6 +396,7 @@ MAKERS: dict[tuple[str, str], Callable] = {
     ("vllm", "concurrency"): _concurrency,
     ("vllm", "weights"): _weights,
     ("vllm", "need"): _exactly(lambda m, said: _vllm(m, {**said, "pp": 1}).request_bytes),
+    ("vllm", "longest"): _longest,
     ("vllm", "block_len"): _exactly(lambda m, said: _vllm(m, said).block_len),
     ("llama.cpp", "kv_size"): _llama,
     ("llama.cpp", "kv_part"): _llama,

@@ -28,6 +28,15 @@ from viz_engine.text import Message, UserError, mib
 OVERHEAD_BYTES = (
     600 * 1024**2
 )  # torch, tokenizer, activations of one piece: what the engine process holds beside the two below
+# Cache types that an engine offers below 16 bits, the mildest first.
+SMALLER_CACHES = {
+    "exact": ("int8", "int4"),
+    "transformers": ("int8", "int4"),
+    "vllm": ("fp8", "nvfp4"),
+    "sglang": ("fp8",),
+    "llama.cpp": ("q8_0", "q4_0"),
+    "tensorrt-llm": ("fp8", "nvfp4"),
+}
 GUESS_MARGIN = 512  # wider than any block that an engine rounds to
 
 
@@ -250,13 +259,12 @@ def options_to_fit(model: ModelConfig, settings: Settings, memory_bytes: int) ->
     cache type, fewer sequences, a shorter context, more devices; each alone, those that do not
     suffice too."""
     changes: list[tuple[Message, Settings]] = []
-    own = weights.bits_of(settings.weight_format, model.dtype)
-    for name in ("int8", "int4"):
-        if weights.bits_of(name, model.dtype) < own:
+    own = weights.bits_of(settings.weight_format, engines.served_dtype(model, settings.engine))
+    for name in ("bf16", "int8", "int4"):
+        if weights.FORMATS[name] < own:
             changes.append((_change("weights", name), replace(settings, weight_format=name)))
     k_format, _ = reserve.formats(model, settings)
-    smaller = ("q8_0", "q4_0") if settings.engine == "llama.cpp" else ("fp8", "int4")
-    for name in smaller:
+    for name in SMALLER_CACHES[settings.engine]:
         if kv.FORMATS[name].bits < kv.FORMATS[k_format].bits:
             asked = replace(settings, kv_format=name, v_format=None)
             changes.append((_change("kv", name), asked))
@@ -302,17 +310,17 @@ def _weights_part(model: ModelConfig, settings: Settings) -> Part:
         settings.num_parameters,
         settings.tp,
         settings.pp,
-        settings.engine == "vllm",
+        settings.engine,
     )
 
 
 @lru_cache(maxsize=256)
 def _weights(
-    model: ModelConfig, name: str, asked: int | None, tp: int, pp: int, allocated: bool
+    model: ModelConfig, name: str, asked: int | None, tp: int, pp: int, engine: str
 ) -> Part:
     """Parameters x bits, shared over the ranks; with the number format's own scales where it has
     them, and as torch's allocator rounds where it is vLLM that loads them."""
-    bits = weights.bits_of(name, model.dtype)
+    bits = weights.bits_of(name, engines.served_dtype(model, engine))
     num = asked or model.num_parameters
     if num is None:
         return _exact("weights", 0, Message(key="size.formula_no_weights"))
@@ -320,7 +328,7 @@ def _weights(
     key = "size.formula_weights"
     if model.weights is None or asked:
         total = round(num * bits / 8 / tp / pp)
-    elif allocated:
+    elif engine == "vllm":
         key, groups = "size.formula_weights_vllm", _stage_weights(model, pp)
         total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers)
     else:

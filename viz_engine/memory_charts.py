@@ -15,6 +15,7 @@ from viz_engine.charts import (
     byte_axis,
     bytes_text,
     count_axis,
+    drawn,
     layout,
     palette,
 )
@@ -150,7 +151,7 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
         shapes=shapes,
         annotations=notes,
     )
-    return Figure({"data": traces, "layout": made})
+    return drawn(traces, made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +223,7 @@ def byte_curves(
         shapes=shapes,
         annotations=notes,
     )
-    return Figure({"data": traces, "layout": made})
+    return drawn(traces, made)
 
 
 def _note(text: str, colour: str, **place: object) -> dict[str, object]:
@@ -264,4 +265,4 @@ def bytes_over_time(
         yaxis={**byte_axis(0, high, log=False), "range": [0, high], "title": {"text": y_title}},
         hovermode="x unified",
     )
-    return Figure({"data": traces, "layout": made})
+    return drawn(traces, made)

@@ -109,7 +109,8 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
 
 def formats(model: ModelConfig, settings: Settings) -> tuple[str, str]:
     """Number formats of K and of V."""
-    key = kv.format_name(model.dtype if settings.kv_format == "auto" else settings.kv_format)
+    dtype = engines.served_dtype(model, settings.engine)
+    key = kv.format_name(dtype if settings.kv_format == "auto" else settings.kv_format)
     if settings.engine == "llama.cpp" and settings.kv_format == "auto":
         key = "f16"  # llama.cpp's default whatever the model's type
     value = key if settings.v_format is None else kv.format_name(settings.v_format)
@@ -181,7 +182,7 @@ def _state(layer: LayerSpec, model: ModelConfig, settings: Settings) -> int:
         return kv.state_bytes(layer, "f32", "f32").total * (1 + settings.num_draft_tokens)
     return kv.state_bytes(
         layer,
-        model.dtype,
+        engines.served_dtype(model, settings.engine),
         model.recurrent_format,
         tp=settings.tp,
         extra_columns=settings.num_draft_tokens,

@@ -251,7 +251,7 @@ def test_every_section_shows_something(visit: Page) -> None:
         ("Curves", "sequences at"),
     ):
         visit.section(name)
-        visit.page.get_by_text(word).first.wait_for()
+        visit.page.get_by_text(word).locator("visible=true").first.wait_for()
     assert visit.page.get_by_text("Traceback").count() == 0
 
 
