@@ -351,8 +351,8 @@ def test_a_reallocation_in_every_request_is_named_allocation(tiny, here, monkeyp
     from viz_engine import engine
 
     real = engine.new_rows
-    monkeypatch.setattr(engine, "new_rows", lambda *a: (time.sleep(0.6), real(*a))[1])
-    found = diagnose.diagnose(real_runs(tiny(), (60, 250, 700), new_tokens=4), here)
+    monkeypatch.setattr(engine, "new_rows", lambda *a: (time.sleep(1.5), real(*a))[1])
+    found = diagnose.diagnose(real_runs(tiny(), (60, 250, 700), new_tokens=2), here)
     assert found.prefill.causes == ("allocation",)
 
 
