@@ -351,10 +351,9 @@ def ask_band(run: live.Run | None, running: bool) -> None:
             help=say("race.new_tokens_help"),
             **KEEP,
         )
-        sliders[2].slider(
+        sliders[2].select_slider(
             say("race.repeats"),
-            1,
-            MAX_REPEATS,
+            range(1, MAX_REPEATS + 1),
             key="race_repeats",
             help=say("race.repeats_help"),
             **KEEP,
