@@ -598,10 +598,10 @@ def growth_panel(log: RaceLog) -> None:
         if run:
             measured[cache] = measured_times(run)
     params = {
-        "a": f"{laws['none'].a:.4g}",
-        "b": f"{laws['none'].b:.4g}",
-        "c": f"{laws['full'].a:.4g}",
-        "d": f"{laws['full'].b:.4g}",
+        "a": ten_to(laws["none"].a),
+        "b": ten_to(laws["none"].b),
+        "c": ten_to(laws["full"].a),
+        "d": ten_to(laws["full"].b),
         "cross_none": grouped(laws["none"].crossing),
         "cross_full": grouped(laws["full"].crossing),
         "p": exponent_text(lanes["none"]),
@@ -621,6 +621,12 @@ def growth_panel(log: RaceLog) -> None:
         day = machine.started_at[:10]
         named = {"machine": plain(machine.hardware.name), "dtype": machine.settings.dtype}
         st.caption(say(source, date=day, **named))
+
+
+def ten_to(value: float) -> str:
+    """A number as 1.06·10⁸."""
+    mantissa, power = f"{value:.2e}".split("e")
+    return f"{mantissa}·10{str(int(power)).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 def exponent_text(points: list[tuple[int, int, int]]) -> str:
