@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import json
 import traceback
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -574,19 +573,18 @@ def proof_panel(log: RaceLog) -> None:
     st.caption(say("race.proof.float32" if dtype == "float32" else "race.proof.half"))
 
 
-@lru_cache(maxsize=8)
-def growth_of(spec: ModelSpec, dtype: str, cached: bool) -> list[tuple[int, int, int]]:
+def growth_of(spec: ModelSpec, cached: bool) -> list[tuple[int, int, int]]:
     lengths = race.lengths(spec.max_context_len)
-    found = race.growth(spec, dtype, lengths, cached=cached)
+    found = race.growth(spec, lengths, cached=cached)
     return [(one.num_tokens, one.linear, one.attention) for one in found]
 
 
 def growth_panel(log: RaceLog) -> None:
     """How the work grows with the length, predicted; measured times of a one-token race beside."""
     started = log.lanes[0].log.started
-    spec, dtype = started.spec, started.settings.dtype
+    spec = started.spec
     try:
-        lanes = {cache: growth_of(spec, dtype, cache == "full") for cache in CACHES}
+        lanes = {cache: growth_of(spec, cache == "full") for cache in CACHES}
         laws = {cache: race.growth_law(spec, cached=cache == "full") for cache in CACHES}
     except (ValueError, KeyError):
         st.info(say("race.growth.no_formula", model_type=spec.model_type))
