@@ -204,7 +204,7 @@ function first(view) {
   view.player.speed = SPEEDS.find((speed) => speed >= 1 && seconds / speed <= PATIENCE_S) ?? SPEEDS[SPEEDS.length - 1];
   view.n.speed.value = String(view.player.speed);
   seek(view.player, view.track, 0);
-  if (view.data.autoplay) play(view.player, view.track);
+  if (view.data.autoplay || view.sawLive) play(view.player, view.track);
 }
 
 /** "clock" or "token"; the token that is shown stays. */
@@ -434,7 +434,7 @@ function writeLane(view, cache, moment) {
 function textNode(name, text) {
   const span = document.createElement("span");
   span.className = turnsText(text) ? `${name} turns` : name;
-  span.textContent = text;
+  span.textContent = text.replace(/\r?\n/g, "⏎"); // one line
   return span;
 }
 
@@ -671,7 +671,8 @@ function writeSay(view, moment) {
   }
   const waiting = Boolean(race) && !raceOver(race);
   n.empty.hidden = Boolean(moment && LANES.some((cache) => race.shown[cache]));
-  put(n.empty.children[0], waiting ? t("lanes.empty.timing") : t("lanes.empty.head"));
+  const timing = waiting && race.status?.state === "running";
+  put(n.empty.children[0], t(timing ? "lanes.empty.timing" : waiting ? "lanes.empty.soon" : "lanes.empty.head"));
   put(n.empty.children[1], waiting ? t("lanes.empty.why") : t("lanes.empty.body"));
   const share = waiting ? race.status?.fraction ?? 0 : 0;
   n.empty.children[2].hidden = !waiting;

@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import json
 import traceback
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -361,10 +360,9 @@ def ask_band(run: live.Run | None, running: bool) -> None:
             help=say("race.new_tokens_help"),
             **KEEP,
         )
-        sliders[2].slider(
+        sliders[2].select_slider(
             say("race.repeats"),
-            1,
-            MAX_REPEATS,
+            range(1, MAX_REPEATS + 1),
             key="race_repeats",
             help=say("race.repeats_help"),
             **KEEP,
@@ -585,19 +583,18 @@ def proof_panel(log: RaceLog) -> None:
     st.caption(say("race.proof.float32" if dtype == "float32" else "race.proof.half"))
 
 
-@lru_cache(maxsize=8)
-def growth_of(spec: ModelSpec, dtype: str, cached: bool) -> list[tuple[int, int, int]]:
+def growth_of(spec: ModelSpec, cached: bool) -> list[tuple[int, int, int]]:
     lengths = race.lengths(spec.max_context_len)
-    found = race.growth(spec, dtype, lengths, cached=cached)
+    found = race.growth(spec, lengths, cached=cached)
     return [(one.num_tokens, one.linear, one.attention) for one in found]
 
 
 def growth_panel(log: RaceLog) -> None:
     """How the work grows with the length, predicted; measured times of a one-token race beside."""
     started = log.lanes[0].log.started
-    spec, dtype = started.spec, started.settings.dtype
+    spec = started.spec
     try:
-        lanes = {cache: growth_of(spec, dtype, cache == "full") for cache in CACHES}
+        lanes = {cache: growth_of(spec, cache == "full") for cache in CACHES}
         laws = {cache: race.growth_law(spec, cached=cache == "full") for cache in CACHES}
     except (ValueError, KeyError):
         st.info(say("race.growth.no_formula", model_type=spec.model_type))
@@ -609,10 +606,10 @@ def growth_panel(log: RaceLog) -> None:
         if run:
             measured[cache] = measured_times(run)
     params = {
-        "a": f"{laws['none'].a:.4g}",
-        "b": f"{laws['none'].b:.4g}",
-        "c": f"{laws['full'].a:.4g}",
-        "d": f"{laws['full'].b:.4g}",
+        "a": ten_to(laws["none"].a),
+        "b": ten_to(laws["none"].b),
+        "c": ten_to(laws["full"].a),
+        "d": ten_to(laws["full"].b),
         "cross_none": grouped(laws["none"].crossing),
         "cross_full": grouped(laws["full"].crossing),
         "p": exponent_text(lanes["none"]),
@@ -632,6 +629,12 @@ def growth_panel(log: RaceLog) -> None:
         day = machine.started_at[:10]
         named = {"machine": plain(machine.hardware.name), "dtype": machine.settings.dtype}
         st.caption(say(source, date=day, **named))
+
+
+def ten_to(value: float) -> str:
+    """A number as 1.06·10⁸."""
+    mantissa, power = f"{value:.2e}".split("e")
+    return f"{mantissa}·10{str(int(power)).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 def exponent_text(points: list[tuple[int, int, int]]) -> str:

@@ -251,7 +251,7 @@ def test_linear_layers_grow_with_exponent_2_without_a_cache_and_1_with() -> None
     lengths = race.lengths(8192)
     assert len(lengths) >= 6 and lengths[0] == 64 and lengths[-1] == 8192
     for cached, linear, attention in ((False, 2.0, 3.0), (True, 1.0, 2.0)):
-        found = race.growth(SPEC, "bfloat16", lengths, cached=cached)
+        found = race.growth(SPEC, lengths, cached=cached)
         assert race.exponent(lengths, [g.linear for g in found]) == pytest.approx(linear, abs=0.05)
         assert race.exponent(lengths, [g.attention for g in found]) == pytest.approx(
             attention, abs=0.05
@@ -262,11 +262,11 @@ def test_linear_layers_grow_with_exponent_2_without_a_cache_and_1_with() -> None
 def test_the_law_is_the_leading_part_of_the_sum(cached: bool) -> None:
     law = race.growth_law(SPEC, cached=cached)
     n = 4096
-    [found] = race.growth(SPEC, "bfloat16", [n], cached=cached)
+    [found] = race.growth(SPEC, [n], cached=cached)
     assert law.a * n**law.power == pytest.approx(found.linear, rel=0.002)
     assert law.b * n ** (law.power + 1) == pytest.approx(found.attention, rel=0.002)
     around = [round(law.crossing * share) for share in (0.99, 1.01)]
-    below, above = race.growth(SPEC, "bfloat16", around, cached=cached)
+    below, above = race.growth(SPEC, around, cached=cached)
     assert below.linear > below.attention and above.linear < above.attention
 
 
@@ -279,7 +279,7 @@ def test_growth_is_what_a_run_of_that_length_is_predicted_to_cost() -> None:
     for cache in ("none", "full"):
         run = producer.log((1,), 40, cache=cache, sampled=False)
         costs = race.token_costs(run)
-        [grown] = race.growth(producer.spec(), "bfloat16", [40], cached=cache == "full")
+        [grown] = race.growth(producer.spec(), [40], cached=cache == "full")
         assert race.so_far(costs, 40).flops == grown.flops
 
 

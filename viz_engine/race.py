@@ -270,25 +270,18 @@ def lengths(window: int | None) -> list[int]:
     return found
 
 
-def growth(spec: ModelSpec, dtype: str, lengths: Sequence[int], *, cached: bool) -> list[Growth]:
-    """The sums of `cost.step` over the steps that feed 1 to n columns, for each n of `lengths` (in
-    order). Raises ValueError for a type without a formula."""
+def growth(spec: ModelSpec, lengths: Sequence[int], *, cached: bool) -> list[Growth]:
+    """The FLOPs of the steps that feed 1 to n columns, for each n of `lengths`: the formulas of
+    `cost.py` are linear in tokens and in pairs, so both are summed first. Raises ValueError for a
+    type without a formula."""
     found = []
-    linear = attention = 0
-    for columns in range(1, lengths[-1] + 1):
-        step = cost.step(
-            spec,
-            dtype,
-            batch=1,
-            num_new=1 if cached else columns,
-            num_columns=columns,
-            prompt_columns=1,
-            cached=cached,
-        )
-        linear += step.linear_flops
-        attention += step.attention_flops
-        if columns in lengths:
-            found.append(Growth(num_tokens=columns, linear=linear, attention=attention))
+    for n in lengths:
+        columns = n * (n + 1) // 2
+        pairs = columns if cached else n * (n + 1) * (2 * n + 1) // 6
+        fed = n if cached else columns
+        linear = cost.linear_flops(spec, num_tokens=fed, num_logit_rows=n)
+        attention = cost.attention_flops(spec, num_queries=1, context_len=pairs)
+        found.append(Growth(num_tokens=n, linear=linear, attention=attention))
     return found
 
 

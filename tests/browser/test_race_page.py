@@ -86,8 +86,8 @@ def test_both_lanes_run_and_stand_at_prompt_plus_k_minus_1_rows(visit: Visit) ->
                 assert cells == [value and pytest.approx(value) for value in row[span]], row
     text = log.runs("none")[0].texts(0)
     for lane in ("none", "full"):
-        shown = visit.page.locator(f'[data-lane="{lane}"] .lane-text').inner_text()
-        assert shown.strip() == text.strip()
+        shown = visit.page.locator(f'[data-lane="{lane}"] .lane-text').text_content()
+        assert shown.strip() == text.replace("\n", "⏎").strip()
 
 
 def test_numbers_open_to_their_formula_and_rows_choose_the_chart(visit: Visit) -> None:
