@@ -193,7 +193,7 @@ def bytes_text(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
-# ---- points, lines, stacks, the roofline ----------------------------------------------------------
+# ---- points, lines, stacks, the roofline --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
