@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 from viz_engine import bill, charts, memory_charts
 from viz_engine.bill import Bill
-from viz_engine.charts import Curve, bytes_text, grouped, short_count
+from viz_engine.charts import bytes_text, grouped, short_count
 from viz_engine.events import RunLog
+from viz_engine.memory_charts import Curve
 from viz_engine.residual import Account
 
 Say = Callable[..., str]
