@@ -15,9 +15,17 @@ def network() -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers).bfloat16().requires_grad_(False)
 
 
-def choose(monkeypatch: pytest.MonkeyPatch, few: dict, many: dict, free: int = 2**40, **given):
+def choose(
+    monkeypatch: pytest.MonkeyPatch,
+    few: dict,
+    many: dict,
+    free: int = 2**40,
+    some: dict | None = None,
+    **given,
+):
     """A network and what was chosen where these times (ms) are measured."""
-    turns = iter((few if linear.can_pack() else {k: few[k] for k in few if k != "packed"}, many))
+    few = few if linear.can_pack() else {k: few[k] for k in few if k != "packed"}
+    turns = iter((few, many, some or many))
     monkeypatch.setattr(linear, "fastest_ms", lambda work: next(turns))
     net = network()
     return net, linear.choose(
@@ -43,6 +51,15 @@ def test_products_are_those_of_float32_rounded_once(
             got = layer(x)
             assert got.dtype == torch.bfloat16 and got.shape == exact.shape
             assert ((got.float() - exact).abs() <= exact.abs() * 2**-8 + 1e-4).all()
+
+
+@pytest.mark.parametrize(("some", "rows"), [({"bfloat16": 9.0}, 24), ({"bfloat16": 5.0}, 96)])
+def test_rows_are_widened_from_where_it_was_measured_to_win(
+    monkeypatch: pytest.MonkeyPatch, some: dict[str, float], rows: int
+) -> None:
+    net, kernels = choose(monkeypatch, FEW, MANY, some=some | {"float32": 5.0})
+    assert {layer.forward.many_rows for layer in net} == {rows}
+    assert ("24 rows" in kernels.parts[2].reason.text("en")) is (rows == 24)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,10 @@ import torch.nn.functional as F
 from viz_engine.events import EnginePart
 from viz_engine.text import Message, mib
 
-MANY_ROWS = 96  # from here on a conversion of the weight costs less than it can win
+# From so many rows on a conversion of the weight may cost less than it wins: where bfloat16 is
+# slow, as without AVX-512, from few rows on. Both are measured.
+MANY_ROWS = (24, 96)
+PIECE = 256  # rows of a piece of prefill
 SAMPLE_BYTES = 24 * 2**20  # of matrices to measure on, besides the output matrix
 SMALLEST_BYTES = 16 * 2**20  # below this a model's matrices say nothing
 GAIN = 0.9  # of the plain kernel's time: what a copy or a conversion must reach
@@ -55,14 +58,17 @@ with warnings.catch_warnings():
 class FastLinear:
     """The forward of one linear layer: the packed weight for few rows, float32 for many."""
 
-    def __init__(self, layer: torch.nn.Linear, packed: torch.Tensor | None, *, widen: bool) -> None:
+    def __init__(
+        self, layer: torch.nn.Linear, packed: torch.Tensor | None, *, many_rows: int, widen: bool
+    ) -> None:
         self.layer = layer
         self.packed = packed  # oneDNN's own layout; torch cannot look into it
+        self.many_rows = many_rows
         self.widen = widen
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
-        many = x.numel() // x.shape[-1] >= MANY_ROWS
+        many = x.numel() // x.shape[-1] >= self.many_rows
         if many and self.widen:
             return _widened(x, weight, bias)
         if many or self.packed is None:
@@ -82,22 +88,32 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     with torch.inference_mode():
         packed = [_pack(layer) for layer in sample] if can_pack() else None
         few = _few_rows_ms(sample, packed)
-        many = _many_rows_ms(sample)
+        many = _many_rows_ms(sample, PIECE)
+        some = _many_rows_ms(sample, MANY_ROWS[0])
         plain = min(few["onednn"], few["native"])
         pack = packed is not None and few["packed"] < GAIN * plain
         roomy = free_bytes > 2 * num_bytes
         copied = pack and roomy
         widen = many["float32"] < GAIN * many["bfloat16"]
+        many_rows = MANY_ROWS[not some["float32"] < GAIN * some["bfloat16"]]
         if copied or widen:
             for layer in layers:
                 own = _pack(layer) if copied else None
-                layer.forward = FastLinear(layer, own, widen=widen)
+                layer.forward = FastLinear(layer, own, many_rows=many_rows, widen=widen)
     off = not copied and few["native"] < SWITCH_GAIN * few["onednn"]
     return Kernels(
         onednn_off_for_one_row=off,
         packed_bytes=num_bytes if copied else 0,
         prefill_in_float32=widen,
-        parts=_parts(few, many, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off),
+        parts=_parts(
+            few,
+            many | {"rows": many_rows},
+            num_bytes,
+            pack=pack,
+            roomy=roomy,
+            widen=widen,
+            off=off,
+        ),
     )
 
 
@@ -156,10 +172,10 @@ def _few_rows_ms(
     return fastest_ms(work)
 
 
-def _many_rows_ms(sample: list[torch.nn.Linear]) -> dict[str, float]:
-    """Milliseconds of a piece of prefill through a few layers, by the type it computes in."""
+def _many_rows_ms(sample: list[torch.nn.Linear], num_rows: int) -> dict[str, float]:
+    """Milliseconds of rows of a prompt through a few layers, by the type it computes in."""
     few = sample[1:8] or sample
-    rows = [torch.ones(256, layer.in_features, dtype=layer.weight.dtype) for layer in few]
+    rows = [torch.ones(num_rows, layer.in_features, dtype=layer.weight.dtype) for layer in few]
     both = list(zip(few, rows, strict=True))
     return fastest_ms(
         {
@@ -187,8 +203,9 @@ def _parts(
         packed = "part.packed_on" if roomy else "part.packed_memory"
     else:
         packed = "part.packed_off" if "packed" in few else "part.packed_absent"
-    wide = {f"{name}_ms": f"{value:.2f}" for name, value in many.items()}
-    widened = "part.widened_on" if widen else "part.widened_off"
+    wide = {f"{name}_ms": f"{many[name]:.2f}" for name in ("float32", "bfloat16")}
+    wide["rows"] = many["rows"]
+    widened = _widened_key(many["rows"]) if widen else "part.widened_off"
     return (
         EnginePart(
             name="packed_weights",
@@ -198,6 +215,10 @@ def _parts(
         EnginePart(name="onednn_off_for_one_row", on=off, reason=Message(key=switch, params=shown)),
         EnginePart(name="prefill_in_float32", on=widen, reason=Message(key=widened, params=wide)),
     )
+
+
+def _widened_key(rows: int) -> str:
+    return "part.widened_from" if rows == MANY_ROWS[0] else "part.widened_on"
 
 
 def fastest_ms(work: dict[str, Callable[[], object]]) -> dict[str, float]:
