@@ -24,7 +24,6 @@ TINY = bench.Plan(
     num_instrumented=10,
     num_compared=5,
     memory_at=None,
-    race=race_bench.Plan(prompts=(60, 120), new_tokens=4, repeats=2, num_turns=1),
     quick=True,
 )
 
@@ -106,12 +105,6 @@ def test_everything_is_measured_and_printed_on_a_tiny_model(
     assert set(found["weights"]) == names and len(found["slope"]["points"]) == 3
     assert {r["contender"] for r in found["divergence"]} == names - {"transformers float32"}
     assert all(0 < r["gap"] < 1 and r["num"] == 5 for r in found["divergence"])
-    assert [r["prompt"] for r in found["race"]] == [60, 120]
-    for r in found["race"]:
-        assert r["same_tokens"] and r["new_tokens"] == 4 and r["decode"]["num"] == 2
-        assert r["decode_flops"] > r["total_flops"] > 1
-        assert all(ms["num"] == 1 and ms["median"] > 0 for ms in r["uncached_ms"].values())
-    assert "FLOPs" in "\n".join(race_bench.table(found["race"]))
     text = bench_report.table(found)
     assert "QUICK" in text and "traced_step" in text and "Targets" in text and said
 
@@ -131,6 +124,21 @@ def test_the_race_is_judged_at_the_longer_prompt_and_by_its_flops() -> None:
     assert not found["race at 1024: total ratio, of the FLOP ratio"]["met"], "faster than its work"
     assert found["race at 256: a step without a cache, of transformers'"]["met"]
     assert not found["race at 1024: a step without a cache, of transformers'"]["met"]
+
+
+def test_races_are_measured_and_printed_on_a_tiny_model(
+    tiny: Callable[..., Loaded], tiny_folder: Callable[..., Path]
+) -> None:
+    theirs = contenders.Transformers(tiny_folder(), "float32")
+    plan = race_bench.Plan(prompts=(60, 120), new_tokens=4, repeats=2, num_turns=1)
+    said: list[str] = []
+    found = race_bench.measure(plan, tiny(), theirs, list(range(30, 150)), said.append)
+    assert [r["prompt"] for r in found] == [60, 120] and len(said) == 4
+    for r in found:
+        assert r["same_tokens"] and r["new_tokens"] == 4 and r["decode"]["num"] == 2
+        assert r["decode_flops"] > r["total_flops"] > 1
+        assert all(ms["num"] == 1 and ms["median"] > 0 for ms in r["uncached_ms"].values())
+    assert "FLOPs" in "\n".join(race_bench.table(found))
 
 
 def test_a_step_without_a_cache_is_the_same_for_both_contenders(

@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
     bench.add_argument("--live", action="store_true", help="the page instead of the engine")
     bench.add_argument("--memory", action="store_true", help="the calculator instead")
+    bench.add_argument("--race", action="store_true", help="what the cache saves")
     bench.add_argument("--sweep", choices=sweep.KINDS, help="a sweep twice: how far it agrees")
     live_bench.add_arguments(bench.add_argument_group("of --live, and --json of both"))
     bench.set_defaults(do=_bench)
@@ -134,6 +135,10 @@ def _bench(args: argparse.Namespace) -> int:
     if args.sweep:
         return sweep_bench.run(args)
     hardware.share_cores()
+    if args.race:
+        from viz_engine import race_bench
+
+        return race_bench.run(args)
     from viz_engine import bench
 
     return bench.run(args)

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
-from viz_engine import bench_report, cost, engine, hardware, models, race_bench
+from viz_engine import bench_report, cost, engine, hardware, models
 from viz_engine.bench_report import LLAMA, OURS, PIECES, WHOLE
 from viz_engine.command import QUESTIONS
 from viz_engine.contenders import LlamaCpp, Ours, Transformers
@@ -49,17 +49,11 @@ class Plan:
     num_compared: int = 48  # tokens whose logits are compared
     memory_at: int | None = 8000
     most_s: float = 75.0  # of a decode cell, twice that of a prefill: then no further turns
-    race: race_bench.Plan = race_bench.Plan()
     quick: bool = False
 
     @property
     def most_columns(self) -> int:
-        contexts = [
-            *self.prefills,
-            *self.slope,
-            *self.race.prompts,
-            *(context for context, _ in self.cells),
-        ]
+        contexts = [*self.prefills, *self.slope, *(context for context, _ in self.cells)]
         return max(contexts) + self.num_steps + 2
 
 
@@ -74,7 +68,6 @@ QUICK = Plan(
     num_instrumented=40,
     num_compared=16,
     memory_at=None,
-    race=race_bench.QUICK,
     quick=True,
 )
 
@@ -85,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.full:
         plan = dataclasses.replace(plan, cells=(*plan.cells, (8000, 8)))
     document = measure(plan, say=lambda text: print(text, file=sys.stderr, flush=True))
-    tables = [bench_report.table(document), "", *race_bench.table(document["race"])]
-    print(json.dumps(document, indent=1) if args.json else "\n".join(tables))
+    print(json.dumps(document, indent=1) if args.json else bench_report.table(document))
     return 0
 
 
@@ -121,8 +113,6 @@ def measure(
         llama = contenders = None
     say("instrumentation")
     instrumentation = _instrumentation(loaded, plan.num_instrumented)
-    same = theirs[f"transformers {loaded.dtype}"]
-    raced = race_bench.measure(plan.race, loaded, same, ids, say)
     memory = None
     if plan.memory_at is not None:
         say(f"memory at {plan.memory_at}")
@@ -151,13 +141,12 @@ def measure(
         "divergence": divergence,
         "instrumentation": instrumentation,
         "memory": memory,
-        "race": raced,
         "parts": [
             {"name": part.name, "on": part.on, "reason": str(part.reason)}
             for part in instrumentation.pop("parts")
         ],
     }
-    document["targets"] = bench_report.targets(document) + race_bench.targets(raced)
+    document["targets"] = bench_report.targets(document)
     return document
 
 

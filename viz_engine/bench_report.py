@@ -147,16 +147,23 @@ def table(document: Document) -> str:
         rate = row["context"] * 1e3 / row["ms"]["median"]
         out.append(f"  {row['context']:<6}{row['contender']:34}{_ms(row['ms'])}  {rate:7.0f}/s")
     out += ["", *_facts(document), "", "Targets"]
-    for target in document["targets"]:
+    out += verdicts(document["targets"])
+    out += ["", "Parts of the engine"]
+    for part in document["parts"]:
+        out.append(f"  {'on ' if part['on'] else 'off'} {part['name']}: {part['reason']}")
+    return "\n".join(out)
+
+
+def verdicts(targets: Sequence[Mapping[str, object]]) -> list[str]:
+    """A line for each target."""
+    out = []
+    for target in targets:
         side = "at least" if target["least"] else "at most"
         verdict = "met" if target["met"] else "NOT MET"
         out.append(
             f"  {target['name']:52}{target['value']:9.3g}  {side} {target['limit']:g}  {verdict}"
         )
-    out += ["", "Parts of the engine"]
-    for part in document["parts"]:
-        out.append(f"  {'on ' if part['on'] else 'off'} {part['name']}: {part['reason']}")
-    return "\n".join(out)
+    return out
 
 
 def _ms(ms: Mapping[str, float]) -> str:

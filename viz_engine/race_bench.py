@@ -1,18 +1,22 @@
-"""`bench`'s part about the race: what the cache saves, and whether the lane without one is honest.
+"""`bench --race`: what the cache saves, and whether the lane without one is honest.
 
 The ratio of times without and with a cache, beside the ratio of FLOPs that it may not exceed; and
 a step without a cache against transformers' own with `use_cache=False`, the same type, by turns.
 
-Try it: `python -m viz_engine bench --quick`
+Try it: `python -m viz_engine bench --race --quick` (a minute; without `--quick` about 15)
 """
 
+import argparse
+import json
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from viz_engine import bench_report, engine, metrics, race, race_runs
+from viz_engine import bench_report, engine, hardware, metrics, models, race, race_runs
 from viz_engine.command import QUESTIONS
 from viz_engine.contenders import Transformers
 from viz_engine.events import RunLog, RunSettings
@@ -33,6 +37,29 @@ class Plan:
 
 
 QUICK = Plan(prompts=(256,), new_tokens=16, repeats=1, num_turns=2)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print. Targets that are missed are said, not counted as an error."""
+    plan = QUICK if args.quick else Plan()
+    loaded = models.load(device="cpu")
+    theirs = Transformers(models.fetch(loaded.name), loaded.dtype)
+    question = {"chat": True, "context_len": max(plan.prompts), "filler": "en"}
+    ids = loaded.tokenizer.encode_prompt(QUESTIONS["en"], **question)
+    rows = measure(plan, loaded, theirs, ids, lambda text: print(text, file=sys.stderr, flush=True))
+    document = {
+        "machine": hardware.cpu_name(),
+        "num_threads": torch.get_num_threads(),
+        "load_after": os.getloadavg()[0],
+        "race": rows,
+        "targets": targets(rows),
+    }
+    if args.json:
+        print(json.dumps(document, indent=1))
+        return 0
+    print(f"{document['machine']}, {document['num_threads']} threads")
+    print("\n".join([*table(rows), "", "Targets", *bench_report.verdicts(document["targets"])]))
+    return 0
 
 
 def measure(
