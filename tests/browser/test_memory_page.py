@@ -207,10 +207,13 @@ def test_the_table_and_the_pictures_can_be_saved(visit: Page, tmp_path: Path) ->
     download.value.save_as(tmp_path / "numbers.csv")
     (row,) = csv.DictReader(io.StringIO((tmp_path / "numbers.csv").read_text()))
     assert int(row["k_bytes"]) == 16 * 8192 * 65536 and row["provenance"] == "predicted"
-    for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+    for kind, title, start in (
+        ("PNG", "Download plot as a PNG", b"\x89PNG"),
+        ("SVG", "Download plot", b"<svg"),
+    ):
         visit.section(kind)
         visit.page.locator(".js-plotly-plot").first.hover()
-        button = visit.page.locator(f'.modebar-btn[data-title*="{kind.lower()}" i]').first
+        button = visit.page.locator(f'.modebar-btn[data-title="{title}"]').first
         with visit.page.expect_download() as download:
             button.click()
         download.value.save_as(tmp_path / kind)
