@@ -5,21 +5,36 @@
 Try it: `streamlit run app.py`
 """
 
+import contextlib
 import importlib
+import inspect
 import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import streamlit as st
 
-from viz_engine import live, routes
+from viz_engine import kv_matrix, live, model_files, prompt, recorded, routes
+from viz_engine.text import UserError
 
 NICENESS = 10
-for name in ("pandas", "pyarrow"):  # Streamlit would import them while the first visitor waits
+# Streamlit and the first page would import these while the first visitor waits.
+AHEAD = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
+for name in (*AHEAD, "viz_engine.checks", "viz_engine.hardware"):
     importlib.import_module(name)
+
+
+def get_ready(runs: live.Registry) -> None:
+    """Read ahead what the first page shows: otherwise the first visitor waits for it."""
+    inspect.stack()  # Streamlit's first element does this; it reads about every module, once
+    kv_matrix.source()
+    for name in recorded.names("runs")[:1]:
+        recorded.run(runs, name)
+    with contextlib.suppress(UserError):  # the page says what is wrong with it
+        if folder := model_files.locate(model_files.DEFAULT_MODEL):
+            prompt.tokenizer_of(folder).encode_prompt("Hi", chat=True, context_len=64)
 
 
 def give_way() -> Callable[[], None]:
@@ -33,12 +48,13 @@ def give_way() -> Callable[[], None]:
     return lambda: os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
     """The engine process lives as long as the server."""
     runs = live.registry()
     runs.on_submit = give_way()
     runs.start()
+    get_ready(runs)
     try:
         yield {}
     finally:

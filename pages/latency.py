@@ -5,12 +5,21 @@ process, one run at a time among everybody's.
 """
 
 import traceback
-from pathlib import Path
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import charts, diagnose, latency, latency_charts, latency_view, live, markup, sweep
+from viz_engine import (
+    charts,
+    diagnose,
+    latency,
+    latency_charts,
+    latency_view,
+    live,
+    markup,
+    recorded,
+    sweep,
+)
 from viz_engine.command import QUESTIONS
 from viz_engine.diagnose import Diagnosis
 from viz_engine.events import MAX_FILE_BYTES, RunSettings
@@ -20,7 +29,6 @@ from viz_engine.sweep_command import values_of
 from viz_engine.sweep_job import SweepJob, sweeps
 from viz_engine.text import Message, UserError, t
 
-RECORDED = Path(__file__).resolve().parent.parent / "assets" / "sweeps"
 KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 SECTIONS = ("ttft", "itl", "batch", "roofline", "definitions", "price", "diagnosis", "share")
 BUDGETS = (15, 30, 60, 120, 300, 600)
@@ -176,19 +184,12 @@ def use_recorded() -> None:
     state.lat_jobs = {}
 
 
-@st.cache_resource(max_entries=8)
-def recorded(what: str) -> SweepResult | None:
-    """A sweep that ships."""
-    path = RECORDED / f"{what}.jsonl"
-    return SweepResult.read(path.read_bytes()) if path.is_file() else None
-
-
 def result_of(what: str) -> tuple[SweepResult | None, str]:
     """The sweep to show of a kind, and how its times are tagged."""
     job = jobs.get(state.lat_jobs.get(what, ""))
     if job is not None and job.sweep.result.logs:
         return job.result(), "measured" if job.session_id == session_id else "recorded"
-    return recorded(what), "recorded"
+    return recorded.sweep(what), "recorded"
 
 
 def shown_results() -> list[SweepResult]:

@@ -7,13 +7,12 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import checks, cost, hardware, kv_matrix, live, memory, model_files
+from viz_engine import checks, cost, hardware, kv_matrix, live, memory, model_files, recorded
 from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings, RunStarted
-from viz_engine.prompt import PromptTokenizer
+from viz_engine.prompt import tokenizer_of
 from viz_engine.spec import ModelSpec
 from viz_engine.text import Message, UserError, mib, plain, t
 
-RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
 # name -> (context to fill up to or None, new tokens)
 PRESETS = {"document": (2000, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
 CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2000, 3000, 4096, 6000, 8000)
@@ -146,23 +145,12 @@ def open_file() -> None:
     show(run.id)
 
 
-def recorded_names() -> list[str]:
-    return sorted(path.stem for path in RECORDED.glob("*.jsonl"))
-
-
-def recorded_run(name: str) -> live.Run:
-    """A shipped run, put into the registry again if it was evicted."""
-    run_id = f"recorded-{name}"
-    data = RECORDED / f"{name}.jsonl"
-    return registry.get(run_id) or registry.add_log(RunLog.read(data.read_bytes()), run_id=run_id)
-
-
 def current_run() -> tuple[live.Run | None, bool]:
     """The run to show (the link's, this session's, or a recorded one) and whether it plays."""
     run_id = st.query_params.get("run") or st.session_state.get("run_id")
-    names = recorded_names()
-    if run_id and run_id.removeprefix("recorded-") in names:
-        return recorded_run(run_id.removeprefix("recorded-")), True
+    names = recorded.names("runs")
+    if run_id and run_id.removeprefix(recorded.RUN) in names:
+        return recorded.run(registry, run_id.removeprefix(recorded.RUN)), True
     run = registry.get(run_id) if run_id else None
     if run is not None:
         if st.query_params.get("run") != run.id or st.session_state.get("run_id") != run.id:
@@ -172,20 +160,15 @@ def current_run() -> tuple[live.Run | None, bool]:
         st.session_state.notice = Message(key="runs.unknown")
         st.session_state.run_id = None
         del st.query_params["run"]
-    return (recorded_run(names[0]), True) if names else (None, False)
+    return (recorded.run(registry, names[0]), True) if names else (None, False)
 
 
 # ---- what the page shows -----------------------------------------------------------------------
 
 
-@st.cache_resource(max_entries=4)
-def tokenizer(folder: Path) -> PromptTokenizer:
-    return PromptTokenizer.load(folder)
-
-
 @st.cache_data(max_entries=64, show_spinner=False)
-def num_prompt_tokens(folder: Path, prompt: str, chat: bool, context_len: int | None) -> int:
-    return len(tokenizer(folder).encode_prompt(prompt, chat=chat, context_len=context_len))
+def num_prompt_tokens(folder: Path, text: str, chat: bool, context_len: int | None) -> int:
+    return len(tokenizer_of(folder).encode_prompt(text, chat=chat, context_len=context_len))
 
 
 def cost_line() -> None:
@@ -389,7 +372,7 @@ def settings_box() -> None:
 
 def runs_box(run: live.Run | None) -> None:
     """Recorded runs, open, download, link."""
-    names = recorded_names()
+    names = recorded.names("runs")
     if names:
         st.caption(say("runs.recorded"), help=say("runs.recorded_help"))
         for name in names:

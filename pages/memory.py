@@ -23,17 +23,16 @@ from viz_engine import (
     live,
     logs,
     markup,
+    recorded,
     residual,
     weights,
 )
 from viz_engine.bill import Bill, Choice
 from viz_engine.capacity import Load
 from viz_engine.config import ModelConfig
-from viz_engine.events import RunLog
 from viz_engine.reserve import Settings
 from viz_engine.text import Message, UserError, t
 
-RECORDED = Path(__file__).resolve().parent.parent / "assets" / "runs"
 KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 SAME = "same"  # V in the format of K
 APART = ("exact", "llama.cpp")  # engines that can keep V in another format than K
@@ -492,12 +491,8 @@ def runs_here() -> dict[str, tuple[live.Run, bool]]:
         tokens = charts.grouped(max(run.log.num_rows or [0]))
         label = say("mem.run_yours", tokens=tokens, dtype=settings.dtype)
         found[f"{label} · {run.id[:4]}"] = (run, False)
-    for path in sorted(RECORDED.glob("*.jsonl")):
-        run_id = f"recorded-{path.stem}"
-        run = registry.get(run_id) or registry.add_log(
-            RunLog.read(path.read_bytes()), run_id=run_id
-        )
-        found[say(f"runs.recorded.{path.stem}")] = (run, True)
+    for name in recorded.names("runs"):
+        found[say(f"runs.recorded.{name}")] = (recorded.run(registry, name), True)
     return found
 
 
@@ -508,7 +503,7 @@ def measured(_: Bill) -> None:
         st.caption(say("mem.run_none"))
         return
     name = st.selectbox(say("mem.run"), list(runs), help=say("mem.run_help"), key="mem_run")
-    run, recorded = runs[name]
+    run, shipped = runs[name]
     started = run.log.started
     st.caption(
         plain(
@@ -527,7 +522,7 @@ def measured(_: Bill) -> None:
     except ValueError:
         st.caption(say("mem.run_unknown"))
         return
-    st.html(markup.cards(evidence.account_cards(found, say, recorded=recorded)))
+    st.html(markup.cards(evidence.account_cards(found, say, recorded=shipped)))
     picture("measured", bill_figures.run_memory(run.log, found, say, theme()))
     st.caption(say("mem.rest_text"))
 

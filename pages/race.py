@@ -20,6 +20,7 @@ from viz_engine import (
     model_files,
     race,
     race_charts,
+    recorded,
 )
 from viz_engine.charts import grouped
 from viz_engine.events import (
@@ -29,12 +30,11 @@ from viz_engine.events import (
     settings_from_dict,
     settings_to_dict,
 )
-from viz_engine.prompt import PromptTokenizer
+from viz_engine.prompt import tokenizer_of
 from viz_engine.race_log import CACHES, MAX_REPEATS, RaceLog, RaceSettings
 from viz_engine.spec import ModelSpec
 from viz_engine.text import Message, UserError, plain, t
 
-RECORDED = Path(__file__).resolve().parent.parent / "assets" / "races"
 # name -> (context to fill up to or None, new tokens, chat format)
 PRESETS = {"document": (256, 48, True), "chat": (None, 48, True), "one_token": (None, 128, False)}
 CONTEXT_LENS = (0, 64, 128, 256, 512, 1024, 2000, 4096)
@@ -192,25 +192,14 @@ def open_file() -> None:
     show(run.id)
 
 
-def recorded_names() -> list[str]:
-    return sorted(path.stem for path in RECORDED.glob("*.jsonl"))
-
-
-def recorded_race(name: str) -> live.Run:
-    """A shipped race, put into the registry again if it was evicted."""
-    run_id = f"recorded-race-{name}"
-    data = RECORDED / f"{name}.jsonl"
-    return registry.get(run_id) or registry.add_log(RaceLog.read(data.read_bytes()), run_id=run_id)
-
-
 def current_race() -> tuple[live.Run | None, bool]:
     """The race to show (this session's, the link's, or a recorded one) and whether it plays."""
     state = st.session_state
     race_id = state.get("race_id") or st.query_params.get("race")
-    names = recorded_names()
-    if race_id and race_id.removeprefix("recorded-race-") in names:
+    names = recorded.names("races")
+    if race_id and race_id.removeprefix(recorded.RACE) in names:
         show(race_id)
-        return recorded_race(race_id.removeprefix("recorded-race-")), True
+        return recorded.race(registry, race_id.removeprefix(recorded.RACE)), True
     run = registry.get(race_id) if race_id else None
     if run is not None and run.is_race:
         show(race_id)
@@ -218,7 +207,7 @@ def current_race() -> tuple[live.Run | None, bool]:
     if race_id:
         state.race_notice = Message(key="race.unknown")
         state.race_id = None
-    return (recorded_race(names[0]), True) if names else (None, False)
+    return (recorded.race(registry, names[0]), True) if names else (None, False)
 
 
 def keep_link(run: live.Run | None) -> None:
@@ -242,14 +231,9 @@ def keep_link(run: live.Run | None) -> None:
 # ---- the band at the top -------------------------------------------------------------------------
 
 
-@st.cache_resource(max_entries=4)
-def tokenizer(folder: Path) -> PromptTokenizer:
-    return PromptTokenizer.load(folder)
-
-
 @st.cache_data(max_entries=64, show_spinner=False)
-def num_prompt_tokens(folder: Path, prompt: str, chat: bool, context_len: int | None) -> int:
-    return len(tokenizer(folder).encode_prompt(prompt, chat=chat, context_len=context_len))
+def num_prompt_tokens(folder: Path, text: str, chat: bool, context_len: int | None) -> int:
+    return len(tokenizer_of(folder).encode_prompt(text, chat=chat, context_len=context_len))
 
 
 def cost_line(shown: RaceLog | None) -> None:
@@ -407,7 +391,7 @@ def settings_box() -> None:
 
 def races_box(run: live.Run | None) -> None:
     """Recorded races, open, download, link."""
-    names = recorded_names()
+    names = recorded.names("races")
     if names:
         st.caption(say("race.recorded"), help=say("race.recorded_help"))
         for name in names:
@@ -651,9 +635,9 @@ def measured_times(run: RunLog) -> list[tuple[int, float]]:
 
 def recorded_one_token(spec: ModelSpec) -> RaceLog | None:
     """The shipped race from one token, where it is of this model; its type may be another."""
-    if ONE_TOKEN not in recorded_names():
+    if ONE_TOKEN not in recorded.names("races"):
         return None
-    log = recorded_race(ONE_TOKEN).log
+    log = recorded.race(registry, ONE_TOKEN).log
     return log if log.lanes[0].log.started.spec == spec else None
 
 

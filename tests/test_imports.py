@@ -54,7 +54,7 @@ GROUPS = (
         "engine",
         "race_runs",
     ),
-    ("worker", "engine_process", "live", "sweep_job", "routes"),
+    ("worker", "engine_process", "live", "recorded", "sweep_job", "routes"),
     (
         "charts",
         "memory_charts",

@@ -66,6 +66,22 @@ heavy = [name for name in ("torch", "transformers", "gguf") if name in sys.modul
 print(json.dumps([heavy, [error.value for error in test.exception]]))
 """
 
+# The first page in a process that has only started the server.
+AFTER_START = """
+import json, sys, app
+from viz_engine import live
+runs = live.Registry()
+app.get_ready(runs)
+before = set(sys.modules)
+from streamlit.testing.v1 import AppTest
+test = AppTest.from_file(sys.argv[1] + "/pages/shell.py", default_timeout=60)
+before |= set(sys.modules)
+test.run()
+late = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps([sorted(late & {"viz_engine", "pandas", "pyarrow", "PIL", "tokenizers", "jinja2"}),
+                  [run.id for run in runs._runs.values()]]))
+"""
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -152,3 +168,12 @@ def test_closing_the_tab_stops_its_run(tmp_path: Path) -> None:
         head, *_, last = httpx.get(snapshot).text.split("\n")
         assert json.loads(last)["finish_reason"] == "cancelled"
         assert "page was closed" in json.loads(head)["status"]["text"]
+
+
+def test_the_first_visitor_does_not_wait_for_imports() -> None:
+    command = [sys.executable, "-c", AFTER_START, str(ROOT)]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    late, ready = json.loads(done.stdout.splitlines()[-1])
+    assert late == []
+    assert ready == ["recorded-1-document"]

@@ -11,7 +11,7 @@ import codecs
 import datetime
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import jinja2
@@ -206,6 +206,12 @@ class PromptTokenizer:
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@lru_cache(maxsize=4)
+def tokenizer_of(folder: Path) -> PromptTokenizer:
+    """The tokenizer in a model's folder, read once for all visitors. Raises UserError."""
+    return PromptTokenizer.load(folder)
 
 
 class TextStream:
