@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import gaps
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from viz_engine import engine, model_files, models
@@ -118,6 +117,7 @@ def test_tokens_equal_and_logits_agree_with_transformers(
     default_model: Callable[[str], Loaded],
     narrow: Loaded,
     theirs: PreTrainedModel,
+    record_property: Callable[[str, float], None],
     name: str,
     cache: str,
 ) -> None:
@@ -156,7 +156,7 @@ def test_tokens_equal_and_logits_agree_with_transformers(
             if ids:  # an ended sequence gives nothing more
                 assert ids == (int(tokens[b, n]),), (name, n, b)
                 gap = max(gap, float((ours[n][b] - logits[n][b]).abs().max()))
-    gaps[f"{name}, cache {cache}"] = gap
+    record_property("logit_gap", gap)
     largest = max(float(step.abs().max()) for step in logits)
     assert gap < SHARE * largest
 
@@ -186,7 +186,11 @@ def test_prompt_ids_are_those_of_transformers_chat_template(
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("cache", ["full", "none"])
 def test_each_family_equals_transformers_in_a_padded_batch(
-    tiny: Callable[..., Loaded], tiny_folder: Callable[..., Path], family: str, cache: str
+    tiny: Callable[..., Loaded],
+    tiny_folder: Callable[..., Path],
+    record_property: Callable[[str, float], None],
+    family: str,
+    cache: str,
 ) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(
         tiny_folder(family), dtype=torch.float32, attn_implementation="sdpa"
@@ -213,5 +217,5 @@ def test_each_family_equals_transformers_in_a_padded_batch(
     assert mine == tokens.tolist()
     assert len({token for row in mine for token in row}) > 10  # not a stuck model
     gap = max(float((a - b).abs().max()) for a, b in zip(ours, logits, strict=True))
-    gaps[f"tiny {family}, cache {cache}"] = gap
+    record_property("logit_gap", gap)
     assert gap < TOLERANCE

@@ -95,6 +95,12 @@ class Visit:
         self.page.wait_for_function("before => location.href !== before", arg=before)
         self.wait(lambda: self.data("run") == self.run_id)  # what is read next is the new run's
 
+    def upload(self, folder: Path, content: bytes) -> None:
+        """Give a file of that content to the page's uploader, in place of the one before."""
+        path = folder / f"{len(list(folder.iterdir()))}.jsonl"
+        path.write_bytes(content)
+        self.page.locator('input[type="file"]').set_input_files(path)
+
     @property
     def run_id(self) -> str:
         return self.page.url.partition("run=")[2].partition("&")[0]
