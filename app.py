@@ -21,8 +21,9 @@ from viz_engine.text import UserError
 
 NICENESS = 10
 # Streamlit and the first page would import these while the first visitor waits.
-AHEAD = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
-for name in (*AHEAD, "viz_engine.checks", "viz_engine.hardware"):
+STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
+OURS = ("viz_engine.checks", "viz_engine.hardware", "viz_engine.model_box")
+for name in STREAMLITS + OURS:
     importlib.import_module(name)
 
 

@@ -4,6 +4,7 @@ It opens with the sweeps that ship; a visitor's own take their place. Sweeps run
 process, one run at a time among everybody's.
 """
 
+import shlex
 import traceback
 
 import streamlit as st
@@ -17,23 +18,26 @@ from viz_engine import (
     latency_view,
     live,
     markup,
+    model_box,
+    model_files,
     recorded,
     sweep,
 )
 from viz_engine.command import QUESTIONS
 from viz_engine.diagnose import Diagnosis
 from viz_engine.events import MAX_FILE_BYTES, RunSettings
-from viz_engine.model_files import DEFAULT_MODEL
+from viz_engine.prompt import tokenizer_of
 from viz_engine.sweep import KINDS, SweepResult, SweepSettings
 from viz_engine.sweep_command import values_of
 from viz_engine.sweep_job import SweepJob, sweeps
-from viz_engine.text import Message, UserError, t
+from viz_engine.text import Message, UserError, plain, t
 
 KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 SECTIONS = ("ttft", "itl", "batch", "roofline", "definitions", "price", "diagnosis", "share")
 BUDGETS = (15, 30, 60, 120, 300, 600)
 REPEATS = (1, 2, 3, 5, 8)
 FIRST = {
+    **{f"lat_{name}": value for name, value in model_box.FIRST.items()},
     "lat_what": "ttft",
     "lat_section": "ttft",
     "lat_repeats": 3,
@@ -48,7 +52,6 @@ FIRST = {
     "lat_system": 500,
 }
 TURNS = 20
-MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 
 language = st.session_state.language
 registry = live.registry()
@@ -61,13 +64,11 @@ def say(key: str, **params: object) -> str:
     return t(key, language, **params)
 
 
-def plain(text: str) -> str:
-    """Text as text in a place that reads Markdown."""
-    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)
-
-
 def theme() -> str:
     return st.context.theme.type or "light"
+
+
+# ---- what is chosen ----------------------------------------------------------------------------
 
 
 # ---- what is chosen ----------------------------------------------------------------------------
@@ -120,7 +121,10 @@ def take(job: SweepJob) -> None:
 
 def settings_chosen() -> SweepSettings:
     """What the boxes hold. Raises UserError."""
-    run = RunSettings(model=DEFAULT_MODEL, prompts=(QUESTIONS[language],), filler=language)
+    chosen = model_box.chosen("lat_")
+    folder = model_files.locate(chosen["model"])
+    chat = folder is None or tokenizer_of(folder).has_chat_template
+    run = RunSettings(**chosen, prompts=(QUESTIONS[language],), filler=language, chat=chat)
     made = sweep.default_settings(state.lat_what, run)
     return SweepSettings(
         what=made.what,
@@ -266,6 +270,8 @@ def ask_band() -> None:
             **KEEP,
         )
         with boxes[2].container(horizontal=True, horizontal_alignment="right", gap="small"):
+            with st.popover(say("ask.settings"), icon=":material/tune:"):
+                model_box.show(registry, say, "lat_")
             with st.popover(say("lat.more"), icon=":material/folder_open:"):
                 files_box()
             if running:
@@ -627,8 +633,14 @@ def share() -> None:
         **KEEP,
     )
     st.caption(say("lat.command"))
+    named = "".join(
+        f" --{name} {shlex.quote(value)}"
+        for name, value in model_box.chosen("lat_").items()
+        if value != model_box.FIRST[name]
+    )
     st.code(
-        f"python -m viz_engine sweep --what {state.lat_what} --budget {state.lat_budget} --json",
+        f"python -m viz_engine sweep --what {state.lat_what}{named} --budget {state.lat_budget}"
+        " --json",
         language="bash",
     )
 

@@ -7,7 +7,17 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import checks, cost, hardware, kv_matrix, live, memory, model_files, recorded
+from viz_engine import (
+    checks,
+    cost,
+    hardware,
+    kv_matrix,
+    live,
+    memory,
+    model_box,
+    model_files,
+    recorded,
+)
 from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings, RunStarted
 from viz_engine.prompt import tokenizer_of
 from viz_engine.spec import ModelSpec
@@ -17,9 +27,7 @@ from viz_engine.text import Message, UserError, mib, plain, t
 PRESETS = {"document": (2000, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
 CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2000, 3000, 4096, 6000, 8000)
 FIRST = {
-    "model": model_files.DEFAULT_MODEL,
-    "device": "auto",
-    "dtype": "auto",
+    **model_box.FIRST,
     "cache": "full",
     "batch": 1,
     "chat": True,
@@ -28,7 +36,6 @@ FIRST = {
     "seed": 0,
     "chunk_len": 256,
 }
-DTYPES = ("auto", "bfloat16", "float16", "float32")
 CHUNK_LENS = (256, 64, 512, 1024, 0)
 KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 NEW_TOKENS = (1, 2, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -85,10 +92,8 @@ def take_settings(run: live.Run | None) -> None:
 def settings_chosen() -> RunSettings:
     state = st.session_state
     return RunSettings(
-        model=state.model.strip() or model_files.DEFAULT_MODEL,
+        **model_box.chosen(""),
         prompts=(state.prompt,),
-        device=state.device,
-        dtype=state.dtype,
         cache=state.cache,
         batch=state.batch,
         context_len=state.context_len or None,
@@ -329,17 +334,7 @@ def ask_band(run: live.Run | None, running: bool) -> None:
 
 def settings_box() -> None:
     """Model, device and how to draw the tokens."""
-    offered = registry.limits.models
-    if offered is None:
-        st.text_input(say("ask.model"), key="model", help=say("ask.model_help"), **KEEP)
-    else:
-        st.selectbox(say("ask.model"), offered, key="model", help=say("ask.model_help"), **KEEP)
-    devices = ["auto", *registry.engine.info().devices]
-    if st.session_state.device not in devices:
-        devices.append(st.session_state.device)
-    one, two, three = st.columns(3)
-    one.selectbox(say("ask.device"), devices, key="device", **KEEP)
-    two.selectbox(say("ask.dtype"), DTYPES, key="dtype", help=say("ask.dtype_help"), **KEEP)
+    _, _, three = model_box.show(registry, say, "", num_columns=3)
     three.segmented_control(
         say("ask.cache"),
         ["full", "none"],

@@ -31,7 +31,7 @@ from viz_engine.bill import Bill, Choice
 from viz_engine.capacity import Load
 from viz_engine.config import ModelConfig
 from viz_engine.reserve import Settings
-from viz_engine.text import Message, UserError, t
+from viz_engine.text import Message, UserError, plain, t
 
 KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 SAME = "same"  # V in the format of K
@@ -91,7 +91,6 @@ PRODUCTS = {  # names that are not translated
 LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAUSES = (0, 5, 10, 20, 30, 60, 120, 300, 600)
 RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 
 language = st.session_state.language
 registry = live.registry()
@@ -101,11 +100,6 @@ state = st.session_state
 
 def say(key: str, /, **params: object) -> str:
     return t(key, language, **params)
-
-
-def plain(text: str) -> str:
-    """Text as text in a place that reads Markdown."""
-    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)
 
 
 # ---- what is chosen ----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from viz_engine import (
     kv_matrix,
     live,
     metrics,
+    model_box,
     model_files,
     race,
     race_charts,
@@ -42,16 +43,13 @@ NEW_TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256)
 PANELS = ("gain", "proof", "growth", "attention", "prefix")
 IMAGES = ("png", "svg")
 FIRST = {
-    "race_model": model_files.DEFAULT_MODEL,
-    "race_device": "auto",
-    "race_dtype": "auto",
+    **{f"race_{name}": value for name, value in model_box.FIRST.items()},
     "race_repeats": 2,
     "race_layer": 10,
     "race_head": 4,
     "race_panel": "gain",
     "race_image": "png",
 }
-DTYPES = ("auto", "bfloat16", "float16", "float32")
 KEEP = {"persist_state": "session"}
 MAX_LINK_CHARS = 6000  # of the settings in a link: browsers and proxies cut longer ones
 ONE_TOKEN = "2-one-token"  # the recorded race whose times stand beside the growth
@@ -120,7 +118,7 @@ def take_link() -> None:
             state[key] = value
     state.race_chat, state.race_model = settings.run.chat, settings.run.model
     state.race_device = settings.run.device
-    state.race_dtype = settings.run.dtype if settings.run.dtype in DTYPES else "auto"
+    state.race_dtype = settings.run.dtype if settings.run.dtype in model_box.DTYPES else "auto"
     state.race_repeats = min(max(settings.repeats, 1), MAX_REPEATS)
     state.race_layer, state.race_head = settings.layer or 0, settings.query_head
 
@@ -135,10 +133,8 @@ def packed(settings: RaceSettings) -> str | None:
 def settings_chosen() -> RaceSettings:
     state = st.session_state
     run = RunSettings(
-        model=state.race_model.strip() or model_files.DEFAULT_MODEL,
+        **model_box.chosen("race_"),
         prompts=(state.race_prompt,),
-        device=state.race_device,
-        dtype=state.race_dtype,
         context_len=state.race_context_len or None,
         filler=language,
         chat=state.race_chat,
@@ -368,18 +364,7 @@ def ask_band(run: live.Run | None, running: bool) -> None:
 
 def settings_box() -> None:
     """Model, device, and whose attention is looked at."""
-    offered = registry.limits.models
-    given = {"key": "race_model", "help": say("ask.model_help"), **KEEP}
-    if offered is None:
-        st.text_input(say("ask.model"), **given)
-    else:
-        st.selectbox(say("ask.model"), offered, **given)
-    devices = ["auto", *registry.engine.info().devices]
-    if st.session_state.race_device not in devices:
-        devices.append(st.session_state.race_device)
-    one, two = st.columns(2)
-    one.selectbox(say("ask.device"), devices, key="race_device", **KEEP)
-    two.selectbox(say("ask.dtype"), DTYPES, key="race_dtype", help=say("ask.dtype_help"), **KEEP)
+    one, two = model_box.show(registry, say, "race_")
     one.number_input(
         say("race.layer"), 0, 999, step=1, key="race_layer", help=say("race.layer_help"), **KEEP
     )

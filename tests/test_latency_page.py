@@ -1,0 +1,72 @@
+"""The latency page's script, without a browser: what its boxes ask for."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_engine
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from viz_engine import engine_process, live, sweep_job
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[live.Registry]:
+    """A registry with the fake engine, the pages' own while a test is on."""
+    before = live.registry()
+    runs = live.Registry(engine_process.Engine(fake_engine.spawn()))
+    live.install(runs)
+    yield runs
+    runs.stop()
+    live.install(before)
+
+
+def page() -> AppTest:
+    test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=60)
+    test.query_params["lang"] = "en"
+    test.run()
+    test.switch_page(str(ROOT / "pages" / "latency.py")).run()
+    assert not test.exception
+    return test
+
+
+def test_the_chosen_model_device_and_type_are_measured(runs: live.Registry) -> None:
+    test = page()
+    test.text_input(key="lat_model").set_value(" some-org/some-model ")
+    test.selectbox(key="lat_device").set_value("auto")
+    test.selectbox(key="lat_dtype").set_value("float32")
+    test.button(key="lat_start").click().run()
+    assert not test.exception
+    job = sweep_job.sweeps().get(test.session_state.lat_job)
+    run = job.sweep.result.settings.run
+    assert (run.model, run.device, run.dtype) == ("some-org/some-model", "auto", "float32")
+    job.stop()
+
+
+def test_the_command_names_what_was_chosen() -> None:
+    test = page()
+    test.text_input(key="lat_model").set_value("a; b")
+    test.session_state.lat_section = "share"
+    test.run()
+    (command,) = (code.value for code in test.code if code.value.startswith("python"))
+    words = shlex.split(command)
+    assert words[words.index("--model") + 1] == "a; b"
+    assert "--device" not in words
+
+
+def test_a_hosted_server_lets_no_other_model_be_named(runs: live.Registry) -> None:
+    runs.limits = live.Limits(models=("default", "other"))
+    test = page()
+    assert [box.key for box in test.text_input] == ["lat_values"]
+    assert test.selectbox(key="lat_model").options == ["default", "other"]
+
+
+def test_a_name_that_can_be_no_model_gets_a_sentence(runs: live.Registry) -> None:
+    test = page()
+    test.text_input(key="lat_model").set_value("a b c")
+    test.button(key="lat_start").click().run()
+    assert not test.exception and "lat_job" not in test.session_state
+    assert "a b c" in test.warning[0].value.replace("\\", "")
