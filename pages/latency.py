@@ -234,9 +234,9 @@ def ask_band() -> None:
     """What to measure, left; budget and the one button, right."""
     job = jobs.get(state.get("lat_job") or "")
     running = job is not None and not job.finished
-    left, right = st.columns([5, 6], gap="medium", vertical_alignment="bottom")
+    left, right = st.columns([2, 3], gap="small", vertical_alignment="bottom")
     with left:
-        boxes = st.columns([4, 5], gap="small", vertical_alignment="bottom")
+        boxes = st.columns([1, 1], gap="small", vertical_alignment="bottom")
         boxes[0].segmented_control(
             say("lat.what"),
             KINDS,
@@ -255,7 +255,7 @@ def ask_band() -> None:
             **KEEP,
         )
     with right:
-        boxes = st.columns([2, 2, 6], gap="small", vertical_alignment="bottom")
+        boxes = st.columns([1, 1, 4], gap="small", vertical_alignment="bottom")
         boxes[0].selectbox(
             say("lat.repeats"), REPEATS, key="lat_repeats", help=say("lat.repeats_help"),
             **KEEP,
