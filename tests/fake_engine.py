@@ -88,6 +88,7 @@ def generate(
     steps, pieces = script.get("steps", 5), script.get("pieces", 2)
     if "refuse" in script:
         raise UserError("error.file_empty")
+    act(script.get("at", {}).get("warm_up", ""))
     prompt_len = pieces * PIECE
     yield started(settings, run_id, queued_ns, prompt_len)
     reason, rows = "length", 0

@@ -431,6 +431,18 @@ def test_stop_takes_effect_within_one_step(engine: engine_process.Engine, tmp_pa
     assert run_to_end(engine, SETTINGS).error is None
 
 
+def test_a_run_says_that_it_warms_up_until_its_first_record(
+    engine: engine_process.Engine, tmp_path: Path
+) -> None:
+    gate = tmp_path / "open"
+    run = submit(engine, fake_engine.settings(at={"warm_up": f"wait:{gate}"}))
+    until(lambda: run.message == Message(key="progress.warm_up"))
+    assert run.log.started is None
+    gate.touch()
+    until(lambda: run.finished)
+    assert run.error is None and len(run.log.steps) == 5
+
+
 def test_stop_while_loading_ends_the_load(engine: engine_process.Engine, tmp_path: Path) -> None:
     run = submit(engine, fake_engine.settings(model=f"wait:{tmp_path}/never"))
     until(lambda: run.fraction == 0.5)

@@ -169,6 +169,8 @@ class _Child:
             self._keys = {asked}
         if run_id in self.cancelled:
             raise _Cancelled
+        if settings.warm_up and run_id is not None:  # what comes next, until the first record
+            progress(Message(key="progress.warm_up"), None)
         return self._loaded
 
 
