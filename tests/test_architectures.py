@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from architectures import NAMED, NUM_STEPS, PIECE, TOLERANCE
-from conftest import gaps
 from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache, PreTrainedModel
 
@@ -77,12 +76,14 @@ def made(
 
 @pytest.mark.parametrize("model_type", NAMED)
 def test_tokens_and_logits_are_those_of_generate(
-    made: Callable[[str], tuple[PreTrainedModel, Loaded]], model_type: str
+    made: Callable[[str], tuple[PreTrainedModel, Loaded]],
+    record_property: Callable[[str, float], None],
+    model_type: str,
 ) -> None:
     network, loaded = made(model_type)
     gap, reason = architectures.difference(network, loaded)
     assert not reason
-    gaps[model_type] = gap
+    record_property("logit_gap", gap)
     assert gap < TOLERANCE
     log = run(loaded, batch=3, chunk_len=0)
     assert len(log.steps) == NUM_STEPS + 1
