@@ -22,7 +22,7 @@ from viz_engine.text import UserError
 NICENESS = 10
 # Streamlit and the first page would import these while the first visitor waits.
 STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
-OURS = ("viz_engine.checks", "viz_engine.hardware", "viz_engine.model_box")
+OURS = ("viz_engine.checks", "viz_engine.hardware", "viz_engine.ask_boxes")
 for name in STREAMLITS + OURS:
     importlib.import_module(name)
 

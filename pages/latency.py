@@ -5,12 +5,12 @@ process, one run at a time among everybody's.
 """
 
 import shlex
-import traceback
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine import (
+    ask_boxes,
     charts,
     diagnose,
     latency,
@@ -18,26 +18,25 @@ from viz_engine import (
     latency_view,
     live,
     markup,
-    model_box,
     model_files,
     recorded,
     sweep,
 )
+from viz_engine.ask_boxes import KEEP
 from viz_engine.command import QUESTIONS
 from viz_engine.diagnose import Diagnosis
-from viz_engine.events import MAX_FILE_BYTES, RunSettings
+from viz_engine.events import RunSettings
 from viz_engine.prompt import tokenizer_of
 from viz_engine.sweep import KINDS, SweepResult, SweepSettings
 from viz_engine.sweep_command import values_of
 from viz_engine.sweep_job import SweepJob, sweeps
-from viz_engine.text import Message, UserError, plain, t
+from viz_engine.text import Message, UserError, grouped, plain, t
 
-KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 SECTIONS = ("ttft", "itl", "batch", "roofline", "definitions", "price", "diagnosis", "share")
 BUDGETS = (15, 30, 60, 120, 300, 600)
 REPEATS = (1, 2, 3, 5, 8)
 FIRST = {
-    **{f"lat_{name}": value for name, value in model_box.FIRST.items()},
+    **{f"lat_{name}": value for name, value in ask_boxes.MODEL.items()},
     "lat_what": "ttft",
     "lat_section": "ttft",
     "lat_repeats": 3,
@@ -121,7 +120,7 @@ def take(job: SweepJob) -> None:
 
 def settings_chosen() -> SweepSettings:
     """What the boxes hold. Raises UserError."""
-    chosen = model_box.chosen("lat_")
+    chosen = ask_boxes.model_chosen("lat_")
     folder = model_files.locate(chosen["model"])
     chat = folder is None or tokenizer_of(folder).has_chat_template
     run = RunSettings(**chosen, prompts=(QUESTIONS[language],), filler=language, chat=chat)
@@ -165,22 +164,14 @@ def open_file() -> None:
     upload = state.lat_upload
     if upload is None:
         return
-    try:
-        if upload.size > MAX_FILE_BYTES:
-            raise UserError(
-                "error.file_size", size=upload.size // 2**20, most=MAX_FILE_BYTES // 2**20
-            )
-        result = SweepResult.read(upload.getvalue())
-        if not any(log.steps for log in result.logs):
-            raise UserError("sweep.bad_file")
-        take(jobs.add(result))
-        state.lat_section = result.settings.what
-        state.lat_notice = None
-    except UserError as error:
-        state.lat_notice = error.message
-    except Exception:  # whatever a file holds, the page stays
-        traceback.print_exc()
+    result, state.lat_notice = ask_boxes.opened(upload, SweepResult.read, "sweep.bad_file")
+    if result is None:
+        return
+    if not any(log.steps for log in result.logs):
         state.lat_notice = Message(key="sweep.bad_file")
+        return
+    take(jobs.add(result))
+    state.lat_section = result.settings.what
 
 
 def use_recorded() -> None:
@@ -271,7 +262,7 @@ def ask_band() -> None:
         )
         with boxes[2].container(horizontal=True, horizontal_alignment="right", gap="small"):
             with st.popover(say("ask.settings"), icon=":material/tune:"):
-                model_box.show(registry, say, "lat_")
+                ask_boxes.model(registry, say, "lat_")
             with st.popover(say("lat.more"), icon=":material/folder_open:"):
                 files_box()
             if running:
@@ -557,7 +548,7 @@ def price() -> None:
                 say(
                     "lat.turns_note" if priced else "lat.turns_tokens",
                     turns=TURNS,
-                    tokens=charts.grouped(last.read_tokens),
+                    tokens=grouped(last.read_tokens),
                     price=latency_charts.amount(last.price, unit),
                     total=latency_charts.amount(total, unit),
                     cached=latency_charts.amount(sum(turn.cached_price for turn in made), unit),
@@ -635,8 +626,8 @@ def share() -> None:
     st.caption(say("lat.command"))
     named = "".join(
         f" --{name} {shlex.quote(value)}"
-        for name, value in model_box.chosen("lat_").items()
-        if value != model_box.FIRST[name]
+        for name, value in ask_boxes.model_chosen("lat_").items()
+        if value != ask_boxes.MODEL[name]
     )
     st.code(
         f"python -m viz_engine sweep --what {state.lat_what}{named} --budget {state.lat_budget}"

@@ -1,33 +1,31 @@
 """The live page: ask, press one button, watch. What follows the run is drawn by the live view."""
 
 import dataclasses
-import traceback
-from pathlib import Path
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine import (
+    ask_boxes,
     checks,
     cost,
     hardware,
     kv_matrix,
     live,
     memory,
-    model_box,
     model_files,
     recorded,
 )
-from viz_engine.events import MAX_FILE_BYTES, RunLog, RunSettings, RunStarted
-from viz_engine.prompt import tokenizer_of
+from viz_engine.ask_boxes import KEEP
+from viz_engine.events import RunLog, RunSettings, RunStarted
 from viz_engine.spec import ModelSpec
-from viz_engine.text import Message, UserError, mib, plain, t
+from viz_engine.text import Message, UserError, grouped, mib, plain, t
 
 # name -> (context to fill up to or None, new tokens)
 PRESETS = {"document": (2000, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
 CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2000, 3000, 4096, 6000, 8000)
 FIRST = {
-    **model_box.FIRST,
+    **ask_boxes.MODEL,
     "cache": "full",
     "batch": 1,
     "chat": True,
@@ -37,7 +35,6 @@ FIRST = {
     "chunk_len": 256,
 }
 CHUNK_LENS = (256, 64, 512, 1024, 0)
-KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 NEW_TOKENS = (1, 2, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 language = st.session_state.language
@@ -92,7 +89,7 @@ def take_settings(run: live.Run | None) -> None:
 def settings_chosen() -> RunSettings:
     state = st.session_state
     return RunSettings(
-        **model_box.chosen(""),
+        **ask_boxes.model_chosen(""),
         prompts=(state.prompt,),
         cache=state.cache,
         batch=state.batch,
@@ -133,21 +130,9 @@ def open_file() -> None:
     upload = st.session_state.upload
     if upload is None:
         return
-    try:
-        if upload.size > MAX_FILE_BYTES:
-            raise UserError(
-                "error.file_size", size=upload.size // 2**20, most=MAX_FILE_BYTES // 2**20
-            )
-        run = registry.add_log(RunLog.read(upload.getvalue()))
-    except UserError as error:
-        st.session_state.notice = error.message
-        return
-    except Exception:  # whatever a file holds, the page stays
-        traceback.print_exc()
-        st.session_state.notice = Message(key="runs.broken")
-        return
-    st.session_state.notice = None
-    show(run.id)
+    log, st.session_state.notice = ask_boxes.opened(upload, RunLog.read, "runs.broken")
+    if log is not None:
+        show(registry.add_log(log).id)
 
 
 def current_run() -> tuple[live.Run | None, bool]:
@@ -171,11 +156,6 @@ def current_run() -> tuple[live.Run | None, bool]:
 # ---- what the page shows -----------------------------------------------------------------------
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def num_prompt_tokens(folder: Path, text: str, chat: bool, context_len: int | None) -> int:
-    return len(tokenizer_of(folder).encode_prompt(text, chat=chat, context_len=context_len))
-
-
 def cost_line() -> None:
     """What this choice will take in memory, before it runs; or the sentence why it cannot run."""
     settings, info = settings_chosen(), registry.engine.info()
@@ -191,7 +171,7 @@ def cost_line() -> None:
             return
         spec = model_files.spec_of(settings.model)
         prompt, context_len = settings.prompts[0], settings.context_len
-        tokens = num_prompt_tokens(folder, prompt, settings.chat, context_len)
+        tokens = ask_boxes.num_prompt_tokens(folder, prompt, settings.chat, context_len)
         if spec is None:
             num_weights = grouped(model_files.num_weights(folder))
             st.caption(say("ask.cost_observed", tokens=grouped(tokens), weights=num_weights))
@@ -257,50 +237,16 @@ def not_here(model: str) -> None:
     st.caption(plain(message.text(language)) + share if message else say("ask.preparing"))
 
 
-def grouped(number: int) -> str:
-    return f"{number:,}".replace(",", "\u202f")
-
-
 def ask_band(run: live.Run | None, running: bool) -> None:
     """Prompt and presets left; sizes, cost and the one button right."""
     left, right = st.columns([5, 6], gap="medium")
     with left:
-        st.pills(
-            say("preset.label"),
-            list(PRESETS),
-            format_func=lambda name: say(f"preset.{name}"),
-            key="preset",
-            **KEEP,
-            on_change=choose_preset,
-            label_visibility="collapsed",
-        )
-        st.text_area(
-            say("ask.prompt"),
-            key="prompt",
-            **KEEP,
-            height=92,
-            help=say("ask.prompt_help"),
-            label_visibility="collapsed",
-            placeholder=say("ask.prompt_help"),
+        ask_boxes.prompt(
+            say, "", list(PRESETS), lambda name: say(f"preset.{name}"), choose_preset, 92
         )
     with right:
-        sliders = st.columns(3, gap="medium")
-        sliders[0].select_slider(
-            say("ask.context"),
-            CONTEXT_LENS,
-            key="context_len",
-            **KEEP,
-            format_func=lambda n: grouped(n) if n else say("ask.context_as_is"),
-            help=say("ask.context_help"),
-        )
-        sliders[1].select_slider(
-            say("ask.new_tokens"),
-            NEW_TOKENS,
-            key="new_tokens",
-            help=say("ask.new_tokens_help"),
-            **KEEP,
-        )
-        sliders[2].slider(
+        third = ask_boxes.sizes(say, "", CONTEXT_LENS, NEW_TOKENS, "ask.new_tokens_help")
+        third.slider(
             say("ask.batch"),
             1,
             max(registry.limits.batch, 2),
@@ -334,7 +280,7 @@ def ask_band(run: live.Run | None, running: bool) -> None:
 
 def settings_box() -> None:
     """Model, device and how to draw the tokens."""
-    _, _, three = model_box.show(registry, say, "", num_columns=3)
+    _, _, three = ask_boxes.model(registry, say, "", num_columns=3)
     three.segmented_control(
         say("ask.cache"),
         ["full", "none"],
@@ -355,7 +301,13 @@ def settings_box() -> None:
         **KEEP,
     )
     two.slider(
-        say("ask.top_p"), 0.05, 1.0, step=0.05, key="top_p", help=say("ask.top_p_help"), **KEEP
+        say("ask.top_p"),
+        0.05,
+        1.0,
+        step=0.05,
+        key="top_p",
+        help=say("ask.top_p_help"),
+        **KEEP,
     )
     three.number_input(
         say("ask.seed"), 0, 2**31 - 1, step=1, key="seed", help=say("ask.seed_help"), **KEEP
@@ -370,14 +322,7 @@ def runs_box(run: live.Run | None) -> None:
     names = recorded.names("runs")
     if names:
         st.caption(say("runs.recorded"), help=say("runs.recorded_help"))
-        for name in names:
-            st.button(
-                say(f"runs.recorded.{name}"),
-                key=f"recorded-{name}",
-                on_click=show,
-                args=(f"recorded-{name}",),
-                width="stretch",
-            )
+    ask_boxes.recorded(names, lambda name: say(f"runs.recorded.{name}"), recorded.RUN, show)
     st.file_uploader(
         say("runs.open"),
         type=["jsonl"],
@@ -387,15 +332,7 @@ def runs_box(run: live.Run | None) -> None:
     )
     if run is None:
         return
-    st.download_button(
-        say("runs.download"),
-        data=lambda: "".join(line + "\n" for line in run.lines),
-        file_name=f"{run.id}.jsonl",
-        mime="application/x-ndjson",
-        icon=":material/download:",
-        on_click="ignore",
-        width="stretch",
-    )
+    ask_boxes.download(say, "runs.download", run)
     if run.log.started is not None:
         with st.expander(say("runs.about")):
             about(run.log.started)

@@ -27,13 +27,13 @@ from viz_engine import (
     residual,
     weights,
 )
+from viz_engine.ask_boxes import KEEP
 from viz_engine.bill import Bill, Choice
 from viz_engine.capacity import Load
 from viz_engine.config import ModelConfig
 from viz_engine.reserve import Settings
-from viz_engine.text import Message, UserError, plain, t
+from viz_engine.text import Message, UserError, grouped, plain, t
 
-KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 SAME = "same"  # V in the format of K
 APART = ("exact", "llama.cpp")  # engines that can keep V in another format than K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
@@ -239,7 +239,7 @@ def ask_band() -> None:
             say(f"mem.{name}"),
             values,
             key=f"mem_{name}",
-            format_func=charts.grouped,
+            format_func=grouped,
             help=say(f"mem.{name}_help"),
             **KEEP,
         )
@@ -341,7 +341,13 @@ def missing_sizes(model: ModelConfig) -> None:
         )
     if lacks_cross_len(model):
         right.number_input(
-            say("mem.cross"), 1, 10**7, step=1, key="mem_cross", help=say("mem.cross_help"), **KEEP
+            say("mem.cross"),
+            1,
+            10**7,
+            step=1,
+            key="mem_cross",
+            help=say("mem.cross_help"),
+            **KEEP,
         )
 
 
@@ -410,8 +416,8 @@ def change(found: Bill) -> None:
 def users(found: Bill) -> None:
     boxes = st.columns(4, gap="medium")
     for box, key, name, values, show in (
-        (boxes[0], "mem_prompt_len", "prompt_len", LOAD_LENS, charts.grouped),
-        (boxes[1], "mem_output_len", "output_len", LOAD_LENS, charts.grouped),
+        (boxes[0], "mem_prompt_len", "prompt_len", LOAD_LENS, grouped),
+        (boxes[1], "mem_output_len", "output_len", LOAD_LENS, grouped),
         (boxes[2], "mem_think", "think", PAUSES, lambda n: say("mem.seconds", n=n)),
         (boxes[3], "mem_rate", "rate", RATES, lambda n: f"{n:g}"),
     ):
@@ -482,7 +488,7 @@ def runs_here() -> dict[str, tuple[live.Run, bool]]:
     found = {}
     for run in registry.runs_of(session_id, state.get("run_id")):
         settings = run.log.started.settings
-        tokens = charts.grouped(max(run.log.num_rows or [0]))
+        tokens = grouped(max(run.log.num_rows or [0]))
         label = say("mem.run_yours", tokens=tokens, dtype=settings.dtype)
         found[f"{label} · {run.id[:4]}"] = (run, False)
     for name in recorded.names("runs"):

@@ -3,38 +3,34 @@
 import base64
 import dataclasses
 import json
-import traceback
-from pathlib import Path
 
 import numpy as np
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine import (
+    ask_boxes,
     charts,
     checks,
     cost,
     kv_matrix,
     live,
     metrics,
-    model_box,
     model_files,
     race,
     race_charts,
     recorded,
 )
-from viz_engine.charts import grouped
+from viz_engine.ask_boxes import KEEP
 from viz_engine.events import (
-    MAX_FILE_BYTES,
     RunLog,
     RunSettings,
     settings_from_dict,
     settings_to_dict,
 )
-from viz_engine.prompt import tokenizer_of
 from viz_engine.race_log import CACHES, MAX_REPEATS, RaceLog, RaceSettings
 from viz_engine.spec import ModelSpec
-from viz_engine.text import Message, UserError, plain, t
+from viz_engine.text import Message, UserError, grouped, plain, t
 
 # name -> (context to fill up to or None, new tokens, chat format)
 PRESETS = {"document": (256, 48, True), "chat": (None, 48, True), "one_token": (None, 128, False)}
@@ -43,14 +39,13 @@ NEW_TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256)
 PANELS = ("gain", "proof", "growth", "attention", "prefix")
 IMAGES = ("png", "svg")
 FIRST = {
-    **{f"race_{name}": value for name, value in model_box.FIRST.items()},
+    **{f"race_{name}": value for name, value in ask_boxes.MODEL.items()},
     "race_repeats": 2,
     "race_layer": 10,
     "race_head": 4,
     "race_panel": "gain",
     "race_image": "png",
 }
-KEEP = {"persist_state": "session"}
 MAX_LINK_CHARS = 6000  # of the settings in a link: browsers and proxies cut longer ones
 ONE_TOKEN = "2-one-token"  # the recorded race whose times stand beside the growth
 
@@ -118,7 +113,7 @@ def take_link() -> None:
             state[key] = value
     state.race_chat, state.race_model = settings.run.chat, settings.run.model
     state.race_device = settings.run.device
-    state.race_dtype = settings.run.dtype if settings.run.dtype in model_box.DTYPES else "auto"
+    state.race_dtype = settings.run.dtype if settings.run.dtype in ask_boxes.DTYPES else "auto"
     state.race_repeats = min(max(settings.repeats, 1), MAX_REPEATS)
     state.race_layer, state.race_head = settings.layer or 0, settings.query_head
 
@@ -133,7 +128,7 @@ def packed(settings: RaceSettings) -> str | None:
 def settings_chosen() -> RaceSettings:
     state = st.session_state
     run = RunSettings(
-        **model_box.chosen("race_"),
+        **ask_boxes.model_chosen("race_"),
         prompts=(state.race_prompt,),
         context_len=state.race_context_len or None,
         filler=language,
@@ -172,20 +167,9 @@ def open_file() -> None:
     upload = st.session_state.race_upload
     if upload is None:
         return
-    try:
-        if upload.size > MAX_FILE_BYTES:
-            most = MAX_FILE_BYTES // 2**20
-            raise UserError("error.file_size", size=upload.size // 2**20, most=most)
-        run = registry.add_log(RaceLog.read(upload.getvalue()))
-    except UserError as error:
-        st.session_state.race_notice = error.message
-        return
-    except Exception:  # whatever a file holds, the page stays
-        traceback.print_exc()
-        st.session_state.race_notice = Message(key="race.broken")
-        return
-    st.session_state.race_notice = None
-    show(run.id)
+    log, st.session_state.race_notice = ask_boxes.opened(upload, RaceLog.read, "race.broken")
+    if log is not None:
+        show(registry.add_log(log).id)
 
 
 def current_race() -> tuple[live.Run | None, bool]:
@@ -227,11 +211,6 @@ def keep_link(run: live.Run | None) -> None:
 # ---- the band at the top -------------------------------------------------------------------------
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def num_prompt_tokens(folder: Path, text: str, chat: bool, context_len: int | None) -> int:
-    return len(tokenizer_of(folder).encode_prompt(text, chat=chat, context_len=context_len))
-
-
 def cost_line(shown: RaceLog | None) -> None:
     """What this race will take, before it runs; or the sentence why it cannot run."""
     settings = settings_chosen()
@@ -243,7 +222,7 @@ def cost_line(shown: RaceLog | None) -> None:
             st.caption(say("race.cost_unknown"))
             return
         run = settings.run
-        prompt_len = num_prompt_tokens(folder, run.prompts[0], run.chat, run.context_len)
+        prompt_len = ask_boxes.num_prompt_tokens(folder, run.prompts[0], run.chat, run.context_len)
         dtype = registry.engine.info().dtype or "bfloat16" if run.dtype == "auto" else run.dtype
         run = dataclasses.replace(run, dtype=dtype, cache="none")
         checks.check(spec, run, [prompt_len])
@@ -305,42 +284,12 @@ def ask_band(run: live.Run | None, running: bool) -> None:
     """Prompt and presets left; sizes, cost and the one button right."""
     left, right = st.columns([5, 6], gap="medium")
     with left:
-        st.pills(
-            say("preset.label"),
-            list(PRESETS),
-            format_func=lambda name: say(f"race.preset.{name}"),
-            key="race_preset",
-            **KEEP,
-            on_change=choose_preset,
-            label_visibility="collapsed",
-        )
-        st.text_area(
-            say("ask.prompt"),
-            key="race_prompt",
-            **KEEP,
-            height=80,
-            help=say("ask.prompt_help"),
-            label_visibility="collapsed",
-            placeholder=say("ask.prompt_help"),
+        ask_boxes.prompt(
+            say, "race_", list(PRESETS), lambda name: say(f"race.preset.{name}"), choose_preset, 80
         )
     with right:
-        sliders = st.columns(3, gap="medium")
-        sliders[0].select_slider(
-            say("ask.context"),
-            CONTEXT_LENS,
-            key="race_context_len",
-            **KEEP,
-            format_func=lambda n: grouped(n) if n else say("ask.context_as_is"),
-            help=say("ask.context_help"),
-        )
-        sliders[1].select_slider(
-            say("ask.new_tokens"),
-            NEW_TOKENS,
-            key="race_new_tokens",
-            help=say("race.new_tokens_help"),
-            **KEEP,
-        )
-        sliders[2].select_slider(
+        third = ask_boxes.sizes(say, "race_", CONTEXT_LENS, NEW_TOKENS, "race.new_tokens_help")
+        third.select_slider(
             say("race.repeats"),
             range(1, MAX_REPEATS + 1),
             key="race_repeats",
@@ -364,9 +313,15 @@ def ask_band(run: live.Run | None, running: bool) -> None:
 
 def settings_box() -> None:
     """Model, device, and whose attention is looked at."""
-    one, two = model_box.show(registry, say, "race_")
+    one, two = ask_boxes.model(registry, say, "race_")
     one.number_input(
-        say("race.layer"), 0, 999, step=1, key="race_layer", help=say("race.layer_help"), **KEEP
+        say("race.layer"),
+        0,
+        999,
+        step=1,
+        key="race_layer",
+        help=say("race.layer_help"),
+        **KEEP,
     )
     two.number_input(
         say("race.head"), 0, 999, step=1, key="race_head", help=say("race.head_help"), **KEEP
@@ -379,14 +334,7 @@ def races_box(run: live.Run | None) -> None:
     names = recorded.names("races")
     if names:
         st.caption(say("race.recorded"), help=say("race.recorded_help"))
-        for name in names:
-            st.button(
-                say(f"race.recorded.{name}"),
-                key=f"race-recorded-{name}",
-                on_click=show,
-                args=(f"recorded-race-{name}",),
-                width="stretch",
-            )
+    ask_boxes.recorded(names, lambda name: say(f"race.recorded.{name}"), recorded.RACE, show)
     st.file_uploader(
         say("race.open"),
         type=["jsonl"],
@@ -396,15 +344,7 @@ def races_box(run: live.Run | None) -> None:
     )
     if run is None or not run.finished:
         return
-    st.download_button(
-        say("race.download"),
-        data=lambda: "".join(line + "\n" for line in run.lines),
-        file_name=f"{run.id}.jsonl",
-        mime="application/x-ndjson",
-        icon=":material/download:",
-        on_click="ignore",
-        width="stretch",
-    )
+    ask_boxes.download(say, "race.download", run)
     st.caption(say("race.link"), help=say("race.link_help"))
     link = "&".join(f"{key}={value}" for key, value in st.query_params.items())
     st.code(f"{(st.context.url or '').partition('?')[0]}?{link}", language=None, wrap_lines=True)

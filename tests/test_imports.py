@@ -56,7 +56,7 @@ GROUPS = (
     ),
     ("worker", "engine_process", "live", "recorded", "sweep_job", "routes"),
     (
-        "model_box",
+        "ask_boxes",
         "charts",
         "memory_charts",
         "race_charts",
@@ -88,7 +88,7 @@ TORCH_USERS |= {"race_runs", "contenders", "race_bench", "bench"}
 # Inside a function that runs in the engine process:
 TORCH_LATE = {"worker", "sweep_command", "sweep_bench", "__main__"}
 PLOTLY_USERS = {"charts", "memory_charts", "race_charts"}
-STREAMLIT_USERS = {"pages", "model_box", "kv_matrix", "live", "app"}
+STREAMLIT_USERS = {"pages", "ask_boxes", "kv_matrix", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}
 
 

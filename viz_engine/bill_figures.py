@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 from viz_engine import bill, charts, memory_charts
 from viz_engine.bill import Bill
-from viz_engine.charts import bytes_text, grouped, short_count
+from viz_engine.charts import bytes_text, short_count
 from viz_engine.events import RunLog
 from viz_engine.memory_charts import Curve
 from viz_engine.residual import Account
+from viz_engine.text import grouped
 
 Say = Callable[..., str]
 Picture = tuple[charts.Figure, str]  # and its text

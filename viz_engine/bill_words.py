@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from viz_engine import bill, capacity, kv, markup, memory, reserve
 from viz_engine.bill import Bill, Service
 from viz_engine.capacity import StepTime
-from viz_engine.charts import bytes_text, grouped, short_count
+from viz_engine.charts import bytes_text, short_count
 from viz_engine.config import ModelConfig
 from viz_engine.hardware import Device, Figure
 from viz_engine.markup import Cell, Number
 from viz_engine.memory import Limit, Option
-from viz_engine.text import mib
+from viz_engine.text import grouped, mib
 
 Say = Callable[..., str]
 PRECISIONS = ("f32", "bf16", "fp8", "int8", "q6_k", "q5_k_m", "q4_k_m", "int4", "q3_k_m", "int2")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from plotly.graph_objects import Figure
 
+from viz_engine.text import grouped
+
 # ---- shared: theme, layout, export, axes ---------------------------------------------------------
 
 FONT = '"Source Sans", "Source Sans Pro", "Noto Sans CJK SC", "PingFang SC", sans-serif'
@@ -151,11 +153,6 @@ def count_axis(low: float, high: float) -> dict[str, object]:
     every = max(1, math.ceil((last - first) / 11))
     values = [2**power for power in range(first, last + 1, every)]
     return {"tickvals": values, "ticktext": [short_count(value) for value in values]}
-
-
-def grouped(number: float) -> str:
-    """A count with narrow spaces: 131 072."""
-    return f"{number:,.0f}".replace(",", "\u202f")
 
 
 def short_count(number: float) -> str:

@@ -9,11 +9,10 @@ Try it: `python -c "from viz_engine import evidence; print(evidence.amount(2**30
 from collections.abc import Callable, Sequence
 
 from viz_engine import markup
-from viz_engine.charts import grouped
 from viz_engine.logs import Comparison
 from viz_engine.markup import Cell, Number
 from viz_engine.residual import Account
-from viz_engine.text import mib
+from viz_engine.text import grouped, mib
 
 Say = Callable[..., str]
 TONES = {"equal": "good", "differs": "bad", "unknown": "weak"}

@@ -15,6 +15,7 @@ from viz_engine.events import RunLog
 from viz_engine.latency import Turn
 from viz_engine.roofline import Ceilings
 from viz_engine.sweep import Point, Spread, SweepResult
+from viz_engine.text import grouped
 
 Say = Callable[..., str]
 NONE = "-"
@@ -28,7 +29,7 @@ def ms(seconds: float | None) -> str:
         return NONE
     value = seconds * 1e3
     digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return charts.grouped(value) if digits == 0 else f"{value:.{digits}f}"
+    return grouped(value) if digits == 0 else f"{value:.{digits}f}"
 
 
 def share(value: float | None) -> str:
@@ -153,7 +154,7 @@ def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Fi
         hover=[say("lat.hover.step", ms=ms(p.prefill_s.median)) for p in points],
     )
     return charts.stacks(
-        [charts.grouped(p.value) for p in points],
+        [grouped(p.value) for p in points],
         layers,
         x_title=say("lat.axis.prompt"),
         y_title=say("lat.axis.prefill"),
@@ -189,7 +190,7 @@ def _axis_top(points: Sequence[Point], figure: str) -> float | None:
 def split_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
     """A decode step at each value: weights, K/V, the rest."""
     splits = latency.decode_splits(result)
-    labels = [charts.grouped(one.value) for one in splits]
+    labels = [grouped(one.value) for one in splits]
     layers = [
         Layer(
             name=say("lat.part.weights"),
@@ -317,7 +318,7 @@ def roofline_chart(
                         say(
                             f"lat.hover.{phase}_dot",
                             batch=dot.batch,
-                            columns=charts.grouped(dot.columns),
+                            columns=grouped(dot.columns),
                             new=dot.num_new,
                             intensity=f"{dot.intensity:.1f}",
                             rate=giga(dot.flops_per_s),
@@ -402,7 +403,7 @@ def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> charts.
 
 def amount(value: float, unit: str) -> str:
     """A price or a number of tokens with its unit."""
-    return f"{charts.grouped(value) if value >= 1000 else f'{value:.4g}'} {unit}"
+    return f"{grouped(value) if value >= 1000 else f'{value:.4g}'} {unit}"
 
 
 def turns_chart(
@@ -424,7 +425,7 @@ def turns_chart(
                     "lat.hover.turn",
                     turn=turn.number,
                     price=amount(price, unit),
-                    tokens=charts.grouped(turn.read_tokens),
+                    tokens=grouped(turn.read_tokens),
                 )
                 for turn, price in zip(turns, prices, strict=True)
             ],

@@ -8,7 +8,7 @@ Try it: tests/test_latency_view.py
 
 from collections.abc import Sequence
 
-from viz_engine import charts, definitions, diagnose, fits, latency, markup, roofline, sweep
+from viz_engine import definitions, diagnose, fits, latency, markup, roofline, sweep
 from viz_engine.diagnose import Diagnosis, Verdict
 from viz_engine.events import RunLog
 from viz_engine.latency import TokenCosts
@@ -16,6 +16,7 @@ from viz_engine.latency_charts import NONE, Say, giga, ms, share
 from viz_engine.markup import Cell, Number
 from viz_engine.roofline import Ceilings
 from viz_engine.sweep import Spread, SweepResult
+from viz_engine.text import grouped
 
 TOOLS = {
     "vllm": "vLLM",
@@ -59,7 +60,7 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     ceilings, dtype = result.ceilings, result.started.settings.dtype
     top = ceilings.rate(dtype) if ceilings else None
     quadratic = parts.attention_flops / flops if parts else None
-    shown = {"columns": charts.grouped(last.columns)}
+    shown = {"columns": grouped(last.columns)}
     return [
         _card(
             say, "ttft", ms(measured), tag, "ms", num=last.num_runs, **shown, **_ends(last.ttft_s)
@@ -85,11 +86,11 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
         _card(
             say,
             "cross",
-            charts.grouped(parts.cross_columns) if parts else NONE,
+            grouped(parts.cross_columns) if parts else NONE,
             "predicted",
             say("lat.tokens"),
             share=share(quadratic),
-            fit=charts.grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
+            fit=grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
             linear=giga(parts.linear_flops if parts else None),
             attention=giga(parts.attention_flops if parts else None),
             **shown,
@@ -121,15 +122,15 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     found, over = latency.residual(result), latency.overtake(result)
     mbu = (start.weights_s + start.kv_s) / start.measured_s if start else None
     return [
-        _card(say, "itl", ms(short), tag, "ms", value=charts.grouped(first.value),
+        _card(say, "itl", ms(short), tag, "ms", value=grouped(first.value),
               num=len(first.itl_s.values) if first.itl_s else 0, long=ms(long),
-              last=charts.grouped(last.value), **_ends(first.itl_s)),
+              last=grouped(last.value), **_ends(first.itl_s)),
         _card(say, "itl_slope", f"{slope * 1e6:.2f}" if slope is not None else NONE, tag,
               "ms / 1000", fixed=ms(line.fixed if line else None),
               error=f"{line.error:.1%}" if line else NONE, num=len(points)),
         _card(say, "split", ms(end.overhead_s if end else None), tag, "ms",
               weights=ms(end.weights_s if end else None), kv=ms(end.kv_s if end else None),
-              measured=ms(end.measured_s if end else None), last=charts.grouped(last.value)),
+              measured=ms(end.measured_s if end else None), last=grouped(last.value)),
         _card(say, "residual", ms(found.fixed_s if found else None), tag, "ms",
               rate=giga(found.kv_per_s if found else None),
               share=share(found.share if found else None),
@@ -137,10 +138,10 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
         _card(say, "mbu", share(mbu), tag, "", weights=ms(start.weights_s if start else None),
               kv=ms(start.kv_s if start else None),
               measured=ms(start.measured_s if start else None),
-              value=charts.grouped(first.value)),
-        _card(say, "overtake", charts.grouped(over.by_bytes) if over else NONE, "predicted",
+              value=grouped(first.value)),
+        _card(say, "overtake", grouped(over.by_bytes) if over else NONE, "predicted",
               say("lat.tokens"),
-              time=charts.grouped(over.by_time) if over and over.by_time else NONE,
+              time=grouped(over.by_time) if over and over.by_time else NONE,
               share=share(found.share if found else None)),
     ]  # fmt: skip
 
@@ -190,7 +191,7 @@ def price_cards(found: TokenCosts, tag: str, say: Say) -> list[Number]:
     pair = [("prefill", found.prefill), ("decode", found.decode), ("best", found.best)]
     cards = [
         _card(say, f"token_{name}", ms(one.seconds), tag, "ms", batch=found.best_batch,
-              columns=charts.grouped(found.prefill_columns),
+              columns=grouped(found.prefill_columns),
               bytes=NONE if one.num_bytes is None else f"{one.num_bytes / 1e6:.2f}",
               flops=NONE if one.flops is None else f"{one.flops / 1e6:.0f}")
         for name, one in pair

@@ -69,11 +69,16 @@ class UserError(ValueError):
         return str(self.message)
 
 
+def grouped(number: float) -> str:
+    """A count with narrow spaces: 131 072."""
+    return f"{number:,.0f}".replace(",", "\u202f")
+
+
 def mib(num_bytes: float) -> str:
     """A size in the binary unit that keeps it short: 13.4 MiB, 1.25 GiB, 23 040 bytes under 100
     KiB."""
     if num_bytes < 100 * 1024:
-        return f"{num_bytes:,.0f} B".replace(",", "\u202f")
+        return f"{grouped(num_bytes)} B"
     for unit, size in (("KiB", 1024), ("MiB", 1024**2)):
         if num_bytes < 1000 * size:
             return f"{num_bytes / size:.1f} {unit}"
