@@ -153,3 +153,32 @@ function figureCard(n, name, kind) {
   n.figures[name] = f;
   return f.card;
 }
+
+/** The key of an event that is for a view with the nodes `n`; null while somebody types, moves another control, or
+ * presses another button with space. */
+export function keyFor(event, n) {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !n.root.isConnected) return null;
+  const target = event.composedPath()[0];
+  const tag = target?.tagName ?? "";
+  if (target !== n.slider && (/^(INPUT|TEXTAREA|SELECT)$/.test(tag) || target?.isContentEditable)) return null;
+  if (target?.closest?.('[role="slider"],[role="tab"],[role="radio"],[role="option"],[role="menuitem"],[role="combobox"]')) return null;
+  if (event.key === " " && /^(BUTTON|A|SUMMARY)$/.test(tag) && target !== n.play) return null;
+  return event.key;
+}
+
+/** What Streamlit calls at every rerun, with `views` parent -> view. A call that is superseded is cleaned up while the
+ * view is still mounted: only a view that has left the page is taken down. */
+export function mounting(views, newView, update, destroy) {
+  return (component) => {
+    const parent = component.parentElement;
+    let view = views.get(parent);
+    if (!view) {
+      view = newView(parent);
+      views.set(parent, view);
+    }
+    update(view, component);
+    return () => setTimeout(() => {
+      if (!view.n.root.isConnected && views.get(parent) === view) destroy(view);
+    }, 0);
+  };
+}

@@ -3,7 +3,7 @@
 // It takes frames from a feed (or from the page), keeps the store of run.mjs, lets player.mjs say which prefix is on
 // screen, and draws only what has changed; nothing runs while nothing happens.
 import { chartAt, chartLayout, drawChart } from "./chart.mjs";
-import { float, place, put, setIcon, skeleton } from "./dom.mjs";
+import { float, keyFor, mounting, place, put, setIcon, skeleton } from "./dom.mjs";
 import { openFeed } from "./feed.mjs";
 import { figuresOf } from "./figures.mjs";
 import { clampView, columnAt, columnLayout, layerAt, niceCeil, rowBands, rowTop, rowsGone, rowsUnder, timeScale, zoomView } from "./layout.mjs";
@@ -1209,18 +1209,11 @@ function wireTips(view) {
 
 /** Keys of the whole page, unless somebody is typing or moving another control. */
 function onKey(view, event) {
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !view.n.root.isConnected) return;
-  const target = event.composedPath()[0];
-  const tag = target?.tagName ?? "";
-  const own = target === view.n.slider;
-  if (!own && (/^(INPUT|TEXTAREA|SELECT)$/.test(tag) || target?.isContentEditable)) return;
-  if (target?.closest?.('[role="slider"],[role="tab"],[role="radio"],[role="option"],[role="menuitem"],[role="combobox"]')) return;
-  const key = event.key;
+  const key = keyFor(event, view.n);
+  if (key === null) return;
   if (key === "f" || key === "F") project(view, !view.n.root.classList.contains("projection"), true);
-  else if (key === " ") {
-    if (/^(BUTTON|A|SUMMARY)$/.test(tag) && target !== view.n.play) return;
-    toggle(view);
-  } else if (key === "ArrowRight") step(view, 1, event.shiftKey);
+  else if (key === " ") toggle(view);
+  else if (key === "ArrowRight") step(view, 1, event.shiftKey);
   else if (key === "ArrowLeft") step(view, -1, event.shiftKey);
   else if (key === "Home" && view.run?.started) seek(view.player, view.run, 0);
   else if (key === "End" && view.run?.started) toEnd(view.player, view.run);
@@ -1229,17 +1222,5 @@ function onKey(view, event) {
   invalidate(view, "time");
 }
 
-/** Streamlit calls this at every rerun. A call that is superseded is cleaned up while the view is still mounted: only a
- * view that has left the page is taken down. */
-export default function render(component) {
-  const parent = component.parentElement;
-  let view = views.get(parent);
-  if (!view) {
-    view = newView(parent);
-    views.set(parent, view);
-  }
-  update(view, component);
-  return () => setTimeout(() => {
-    if (!view.n.root.isConnected && views.get(parent) === view) destroy(view);
-  }, 0);
-}
+const render = mounting(views, newView, update, destroy);
+export default render;

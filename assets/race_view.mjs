@@ -1,7 +1,7 @@
 // The race: two lanes side by side, the same model and prompt, as a pure function of a race's records and one moment.
 //
 // The matrix, the player, the feed and the looks are those of the live view. Nothing runs while nothing moves.
-import { el, float, iconButton, place, put, setIcon } from "./dom.mjs";
+import { el, float, iconButton, keyFor, mounting, place, put, setIcon } from "./dom.mjs";
 import { openFeed } from "./feed.mjs";
 import { axisTicks, columnLayout, niceCeil, rowBands } from "./layout.mjs";
 import { newPyramid, setRows, wordOf } from "./matrix.mjs";
@@ -869,19 +869,13 @@ function project(view) {
 
 /** Keys of the whole page, unless somebody is typing or moving another control. */
 function onKey(view, event) {
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !view.n.root.isConnected) return;
-  const target = event.composedPath()[0];
-  const tag = target?.tagName ?? "";
-  if (target !== view.n.slider && (/^(INPUT|TEXTAREA|SELECT)$/.test(tag) || target?.isContentEditable)) return;
-  if (target?.closest?.('[role="slider"],[role="tab"],[role="radio"],[role="option"],[role="menuitem"],[role="combobox"]')) return;
+  const key = keyFor(event, view.n);
+  if (key === null) return;
   const { player, track } = view;
-  const key = event.key;
   if (key === "f" || key === "F") project(view);
   else if (!track) return;
-  else if (key === " ") {
-    if (/^(BUTTON|A|SUMMARY)$/.test(tag) && target !== view.n.play) return;
-    toggle(view);
-  } else if (key === "ArrowRight") stepBy(player, track, 1);
+  else if (key === " ") toggle(view);
+  else if (key === "ArrowRight") stepBy(player, track, 1);
   else if (key === "ArrowLeft") {
     // between two tokens: first back to the one that was reached
     const k = stepsAt(track, player.t);
@@ -894,16 +888,5 @@ function onKey(view, event) {
   invalidate(view, "time");
 }
 
-/** Streamlit calls this at every rerun; see live_view.mjs. */
-export default function render(component) {
-  const parent = component.parentElement;
-  let view = views.get(parent);
-  if (!view) {
-    view = newView(parent);
-    views.set(parent, view);
-  }
-  update(view, component);
-  return () => setTimeout(() => {
-    if (!view.n.root.isConnected && views.get(parent) === view) destroy(view);
-  }, 0);
-}
+const render = mounting(views, newView, update, destroy);
+export default render;
