@@ -136,8 +136,9 @@ def test_device_and_dtype_are_chosen_with_a_reason(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_processor_without_bfloat16_instructions_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("SECOND_TOKEN_CACHE", str(tmp_path / "one"))
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     times = {torch.float32: 2_000_000, torch.bfloat16: 5_000_000}
@@ -145,6 +146,8 @@ def test_a_processor_without_bfloat16_instructions_is_measured(
     dtype, reason = models.choose_dtype("auto", "cpu")
     assert dtype == "float32" and "2.00 ms" in str(reason) and "5.00 ms" in str(reason)
     times[torch.bfloat16] = 2_400_000
+    assert models.choose_dtype("auto", "cpu") == ("float32", reason), "kept: no run is another's"
+    monkeypatch.setenv("SECOND_TOKEN_CACHE", str(tmp_path / "two"))
     assert models.choose_dtype("auto", "cpu")[0] == "bfloat16", "half the memory, hardly slower"
     with pytest.raises(UserError, match="float16"):
         models.choose_dtype("float16", "cpu")

@@ -5,6 +5,7 @@ Everything automatic gives its reason as a Message. It knows nothing of prompts 
 Try it: `python -c "from viz_engine import models; print(models.load().spec)"`
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -34,7 +35,8 @@ from viz_engine.threads import Threads
 from viz_engine.trace import Traced
 
 Progress = Callable[[Message, float | None], None]
-SINGLE_GAIN = 1.25  # by how much a row in float32 must be faster to be worth twice the memory
+SINGLE_GAIN = 1.5  # by how much a row in float32 must be faster to be worth twice the memory
+ROW_TIMES = "row_times.json"  # in the cache folder
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Types that would run and be shown wrong; each has its sentence.
 UNSERVED = ("cpmant", "recurrent_gemma", "xlm", "xlnet")
@@ -229,7 +231,7 @@ def choose_dtype(wanted: str, device: str) -> tuple[str, Message]:
         return "float16", Message(key="reason.dtype_cuda_old")
     if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
         return "bfloat16", Message(key="reason.dtype_cpu")
-    single, half = (one_row_ns(4096, DTYPES[name]) for name in known)
+    single, half = row_times()
     # Measured on one thread: with all of them memory is the limit, and bfloat16 asks half of it.
     chosen = "bfloat16" if half <= SINGLE_GAIN * single else "float32"
     measured = {"dtype": chosen, "float32": single / 1e6, "bfloat16": half / 1e6}
@@ -237,6 +239,26 @@ def choose_dtype(wanted: str, device: str) -> tuple[str, Message]:
         key="reason.dtype_measured",
         params={k: v if isinstance(v, str) else f"{v:.2f}" for k, v in measured.items()},
     )
+
+
+def row_times() -> tuple[int, int]:
+    """`one_row_ns` in float32 and in bfloat16, measured once for a machine and kept: an engine
+    that starts again, perhaps while others are busy, must not choose another type."""
+    path, key = (
+        model_files.cache_folder() / ROW_TIMES,
+        f"{hardware.cpu_name()}, {torch.__version__}",
+    )
+    try:
+        single, half = json.loads(path.read_text("utf-8"))[key]
+        return int(single), int(half)
+    except (OSError, ValueError, KeyError, TypeError):
+        times = one_row_ns(4096, torch.float32), one_row_ns(4096, torch.bfloat16)
+    with contextlib.suppress(OSError):  # nowhere to keep them: measured again the next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{ROW_TIMES}.{os.getpid()}")
+        draft.write_text(json.dumps({key: times}), "utf-8")
+        draft.replace(path)
+    return times
 
 
 def one_row_ns(width: int, dtype: torch.dtype) -> int:
