@@ -1218,6 +1218,7 @@ function onKey(view, event) {
   else if (key === "Home" && view.run?.started) seek(view.player, view.run, 0);
   else if (key === "End" && view.run?.started) toEnd(view.player, view.run);
   else return;
+  hideTip(view); // what it told stands elsewhere now, or is not there yet
   event.preventDefault();
   invalidate(view, "time");
 }

@@ -272,8 +272,8 @@ function drawRace(view, now, dirty) {
     paintRaceChart(view, moment);
     writeTable(view, moment);
     for (const cache of LANES) writeLane(view, cache, moment);
-    writeSay(view, moment);
   }
+  writeSay(view, moment);
   writeClocks(view, moment);
   writeTransport(view, moment);
   const { root } = view.n;
@@ -473,7 +473,7 @@ function paintTracks(view, moment) {
     }
     context.globalAlpha = 1;
   });
-  if (!moment) return;
+  if (!moment || !view.track.finished.end_ns) return; // a race that was stopped at once has no time to show
   drawTimeAxis(context, view, extent, xOf, 2 * barH + 3 * u, w);
   context.fillStyle = theme.text;
   context.fillRect(xOf(moment.t) - u, 0, Math.max(2, 2 * u), 2 * barH + 4 * u);
@@ -600,8 +600,8 @@ function writeTable(view, moment) {
   const { n, race, words } = view;
   const { t } = words;
   const token = moment?.token ?? 0;
-  put(n.heads.token, t("lanes.table.token", { n: token || "–" }));
-  put(n.heads.soFar, t("lanes.table.so_far", { n: token || "–" }));
+  put(n.heads.token, t(token ? "lanes.table.token" : "lanes.table.token_none", { n: token }));
+  put(n.heads.soFar, t(token ? "lanes.table.so_far" : "lanes.table.so_far_none", { n: token }));
   for (const name of QUANTITIES) {
     n.rows[name].row.setAttribute("aria-selected", String(name === view.quantity));
     for (const span of ["token", "soFar"]) {
@@ -632,11 +632,12 @@ function sayOf(view, moment) {
   if (!race) return { text: t("lanes.say.empty"), tone: "quiet" };
   if (!raceOver(race)) return { text: race.status?.text ?? t("lanes.say.waiting"), tone: "busy" };
   const short = [race.error, race.finished?.finish_reason === "done" ? null : race.status?.text, ...(data.missing ?? [])].filter(Boolean).join(" ");
-  if (!moment || LANES.some((cache) => !race.shown[cache])) return { text: short || t("lanes.say.never"), tone: "bad" };
+  if (!moment || LANES.some((cache) => !race.shown[cache])) return { text: short || t("lanes.say.never"), tone: race.error ? "bad" : "quiet" };
   const text = storyOf(view, moment);
   const from = race.logits?.first_difference ?? null;
   const other = from !== null && moment.token > from ? ` ${t("lanes.say.differs", { n: from + 1 })}` : "";
-  return { text: `${text}${other}${short ? ` ${short}` : ""}`, tone: short || other ? "bad" : "plain" };
+  const bad = other || race.error;
+  return { text: `${text}${other}${short ? ` ${short}` : ""}`, tone: bad ? "bad" : "plain" };
 }
 
 function storyOf(view, moment) {
@@ -647,7 +648,7 @@ function storyOf(view, moment) {
   if (!none.tokens && !full.tokens) return t("lanes.say.reading", { prompt });
   const token = moment.token;
   if (mode === "clock" && !(none.over && full.over)) {
-    const params = { time: secondsOf(moment.t), none: none.tokens, full: full.tokens, done: secondsOf(totalNs(race.shown.full)) };
+    const params = { time: timeOf(moment.t), none: none.tokens, full: full.tokens, done: secondsOf(totalNs(race.shown.full)) };
     return t(full.over ? "lanes.say.clock_done" : "lanes.say.clock", params);
   }
   if (!token) return t("lanes.say.reading", { prompt });
@@ -685,7 +686,7 @@ function writeSay(view, moment) {
   const { hardware, settings, started_at: startedAt, spec } = run.started;
   const repeats = Math.max(...LANES.map((cache) => race.runs[cache].length));
   const state = t(view.state === "retry" ? "info.retry" : view.data.recorded ? "info.recorded" : "info.over");
-  put(n.info, `${state} · ${dateOf(startedAt, words.language)} · ${machineOf(hardware)} · ${spec.name} · ${settings.dtype} · ${t("lanes.info.repeats", { n: repeats })}`);
+  put(n.info, `${state} · ${dateOf(startedAt, words.language)} · ${machineOf(hardware)} · ${spec.name} · ${settings.dtype} · ${t(repeats > 1 ? "lanes.info.repeats" : "lanes.info.once", { n: repeats })}`);
   n.info.title = n.info.textContent;
   n.info.dataset.state = view.state === "retry" ? "retry" : "over";
 }
@@ -884,6 +885,7 @@ function onKey(view, event) {
   } else if (key === "Home") seek(player, track, 0);
   else if (key === "End") seek(player, track, track.finished.end_ns);
   else return;
+  hideTip(view); // what it told stands elsewhere now, or is not there yet
   event.preventDefault();
   invalidate(view, "time");
 }

@@ -183,9 +183,10 @@ def current_race() -> tuple[live.Run | None, bool]:
     run = registry.get(race_id) if race_id else None
     if run is not None and run.is_race:
         show(race_id)
-        return run, False
+        return run, run.settings is None  # a file plays from its start
     if race_id:
-        state.race_notice = Message(key="race.unknown")
+        asked = "race.unknown_settings" if st.query_params.get("ask") else "race.unknown"
+        state.race_notice = Message(key=asked)
         state.race_id = None
     return (recorded.race(registry, names[0]), True) if names else (None, False)
 
@@ -232,8 +233,8 @@ def cost_line(shown: RaceLog | None) -> None:
             "race.cost",
             tokens=grouped(prompt_len),
             new_tokens=run.new_tokens,
-            none=tera(flops["none"]),
-            full=tera(flops["full"]),
+            none=flops_text(flops["none"]),
+            full=flops_text(flops["full"]),
             ratio=f"{flops['none'] / flops['full']:.1f}",
         )
         st.caption(
@@ -247,15 +248,13 @@ def cost_line(shown: RaceLog | None) -> None:
 
 def about_s(shown: RaceLog | None, spec: ModelSpec, flops: dict[str, int], repeats: int) -> str:
     """About how long it takes at the speed of the race on the page, which may be another
-    machine's."""
-    log = shown and race.shown(shown, "none")
-    if not log or log.started.spec != spec:
+    machine's; nothing where that one is too short to tell."""
+    seconds = shown and race.seconds_at(shown, spec, flops)
+    if not seconds:
         return ""
-    done = race.so_far(race.token_costs(log), len(log.steps)).flops
-    if not done:
-        return ""
-    seconds = flops["none"] * repeats * race.total_ns(log) / 1e9 / done
-    return " · " + say("race.cost_time", seconds=f"{seconds:.0f}" if seconds >= 10 else "<10")
+    seconds *= repeats
+    key = "race.cost_time" if seconds >= 10 else "race.cost_short"
+    return " · " + say(key, seconds=f"{seconds:.0f}")
 
 
 def lane_flops(spec: ModelSpec, dtype: str, prompt_len: int, new_tokens: int, cache: str) -> int:
@@ -276,8 +275,12 @@ def lane_flops(spec: ModelSpec, dtype: str, prompt_len: int, new_tokens: int, ca
     return total
 
 
-def tera(flops: int) -> str:
-    return f"{flops / 1e12:.3g}"
+def flops_text(flops: int) -> str:
+    """Work in the unit that keeps it short."""
+    unit, size = next(
+        (one for one in (("TFLOP", 1e12), ("GFLOP", 1e9)) if flops >= one[1]), ("MFLOP", 1e6)
+    )
+    return f"{flops / size:.3g} {unit}"
 
 
 def ask_band(run: live.Run | None, running: bool) -> None:
@@ -420,7 +423,8 @@ def gain_panel(log: RaceLog) -> None:
     ]
     start, last = race.gain_from(log), found[-1]
     params = {"n": start, "most": len(found), "ratio": f"{last.median:.1f}", "num": last.num}
-    st.markdown(say("race.gain.from" if start else "race.gain.never", **params))
+    key = "race.gain.from" if last.num > 1 else "race.gain.from_once"
+    st.markdown(say(key if start else "race.gain.never", **params))
     left, right = st.columns([3, 2], gap="medium")
     with left:
         ratios = [(spread.low, spread.median, spread.high) for spread in found]

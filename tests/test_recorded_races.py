@@ -1,5 +1,6 @@
 """The races that ship: each is whole, says what made it, and its lanes are what they claim."""
 
+import dataclasses
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -74,3 +75,17 @@ def test_a_recorded_races_prompt_ids_come_out_again(
 def test_one_of_them_begins_with_one_token() -> None:
     """Its times stand beside the predicted growth."""
     assert 1 in {read(path).lanes[0].log.started.prompt_columns for path in RACES}
+
+
+@EACH
+def test_the_time_of_a_race_is_told_by_one_of_its_size_only(path: Path) -> None:
+    log = read(path)
+    spec = log.lanes[0].log.started.spec
+    lanes = {cache: race.shown(log, cache) for cache in race.CACHES}
+    work = {c: sum(one.flops for one in race.token_costs(run)) for c, run in lanes.items()}
+    took = sum(race.total_ns(run) for run in lanes.values()) / 1e9
+    assert race.seconds_at(log, spec, work) == pytest.approx(took)
+    twice = {cache: 2 * flops for cache, flops in work.items()}
+    assert race.seconds_at(log, spec, twice) == pytest.approx(2 * took)
+    assert race.seconds_at(log, spec, {c: 11 * flops for c, flops in work.items()}) is None
+    assert race.seconds_at(log, dataclasses.replace(spec, vocab_size=7), work) is None

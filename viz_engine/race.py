@@ -11,7 +11,7 @@ print(race.table(RaceLog.read(open('race.jsonl','rb').read()), 8))"`
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from viz_engine import cost, metrics
@@ -22,6 +22,7 @@ from viz_engine.text import Message
 
 PARTS = (*CACHES, "ratio")
 NO_GAIN = 1.1  # a ratio of times up to which the page speaks of no gain
+LEAST_SHARE = 0.1  # of the work of a race: what another must have done to tell its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,20 @@ def shown(race: RaceLog, cache: str) -> RunLog | None:
     faster). None where no run of it came to its end."""
     runs = sorted(race.runs(cache), key=total_ns)
     return runs[(len(runs) - 1) // 2] if runs else None
+
+
+def seconds_at(race: RaceLog, spec: ModelSpec, flops: Mapping[str, int]) -> float | None:
+    """About how long both lanes with `flops` (by cache) take, at the rates that a race reached.
+    None where that race is of another model, lacks a lane, or did less than LEAST_SHARE of the
+    work: short runs are bound by other things than work."""
+    seconds = 0.0
+    for cache in CACHES:
+        log = shown(race, cache)
+        done = log and log.started.spec == spec and so_far(token_costs(log), len(log.steps)).flops
+        if not done or done < LEAST_SHARE * flops[cache]:
+            return None
+        seconds += total_ns(log) / 1e9 * flops[cache] / done
+    return seconds
 
 
 # ---- both lanes ----------------------------------------------------------------------------------
