@@ -102,7 +102,7 @@ function readFigure(facts, t) {
   return {
     value,
     unit: copied ? `${unit} · ${t("fig.read.copied", params)}` : unit,
-    split: known && total ? weights / total : 1,
+    split: known && total ? weights / total : null,
     notes: [t("fig.read.note", params), moved === null ? "" : t("fig.read.total", params)],
     numbers: `${t(copied ? "fig.read.numbers_copied" : "fig.read.numbers", params)}\n${t("fig.read.moved", params)}`,
   };

@@ -413,7 +413,8 @@ function readTheme(view) {
 function paintStage(view, cursor, now) {
   const { n, run, box, words } = view;
   const context = n.matrix.getContext("2d", { alpha: false });
-  n.empty.hidden = started(view);
+  n.empty.hidden = started(view) && cursor.k > 0;
+  put(n.empty.lastChild, words.t(started(view) ? "empty.start" : "empty.body"));
   if (!started(view)) {
     n.follow.hidden = true;
     paintEmptyStage(view, context);
@@ -583,10 +584,8 @@ function label(view) {
   put(n.textTitle, t("text"));
   put(n.chartTitle, t("chart"));
   put(n.chartNote, t("chart.bytes"));
-  put(n.chartTag, t("tag.measured"));
   put(n.follow, t("follow"));
   put(n.empty.firstChild, t("empty.head"));
-  put(n.empty.lastChild, t("empty.body"));
   for (const [node, key] of [[n.start, "go.start"], [n.back, "go.back"], [n.next, "go.next"], [n.end, "go.end"], [n.project, "go.project"]]) {
     node.title = t(key);
     node.setAttribute("aria-label", t(key));
@@ -598,7 +597,6 @@ function label(view) {
   n.chart.setAttribute("aria-label", t("aria.chart"));
   for (const [name, f] of Object.entries(n.figures)) {
     put(f.label, t(`fig.${name}`));
-    put(f.tag, t(`tag.${f.tagName}`));
   }
   writeLegend(view);
   clearText(view);
@@ -653,10 +651,19 @@ function writeWords(view, cursor, now) {
   n.matrix.setAttribute("aria-label", summaryText(run, cursor, view.b, words));
   const figures = hasRun ? figuresOf(run, facts, sum, view.b, cursor, words) : {};
   view.figures = figures;
-  for (const [name, f] of Object.entries(n.figures)) writeFigure(f, figures[name]);
+  put(n.chartTag, t(`tag.${tagOf(view, "measured")}`));
+  for (const [name, f] of Object.entries(n.figures)) {
+    put(f.tag, t(`tag.${tagOf(view, f.tagName)}`));
+    writeFigure(f, figures[name]);
+  }
   const count = hasRun ? piecesAt(run, view.b, cursor.k) : 0;
   put(n.textCount, !hasRun ? "" : cursor.ended ? t("text.done", { n: countOf(count) }) : t("text.count", { n: countOf(count), of: countOf(run.started.settings.new_tokens) }));
   if (view.openFigure && n.pop.matches?.(":popover-open")) fillPop(view, view.openFigure);
+}
+
+/** What was measured is read back, in a run that was made earlier. */
+function tagOf(view, name) {
+  return name === "measured" && view.data.recorded ? "recorded" : name;
 }
 
 function writeFigure(f, figure) {
@@ -670,6 +677,7 @@ function writeFigure(f, figure) {
   f.card.dataset.tone = figure?.tone ?? "";
   if (f.bar) {
     const share = figure?.split ?? 1;
+    f.bar.style.visibility = figure?.split == null ? "hidden" : "";
     const [weights, k, v] = f.bar.children;
     weights.style.flexGrow = share;
     k.style.flexGrow = (1 - share) / 2;
@@ -841,11 +849,11 @@ function fillPop(view, name) {
     return made;
   };
   const head = node("h4", "", t(`fig.${name}`));
-  head.append(node("span", "tag", t(`tag.${f.tagName}`)));
+  head.append(node("span", "tag", t(`tag.${tagOf(view, f.tagName)}`)));
   const parts = [head, node("p", "", t(`fig.${name}.meaning`)), node("h5", "", t("pop.formula")), node("pre", "", t(`fig.${name}.formula`))];
   const figure = view.figures?.[name];
   if (figure?.numbers) parts.push(node("h5", "", t("pop.here")), node("pre", "", figure.numbers));
-  parts.push(node("h5", "", t("pop.source")), node("p", "", `${t(`fig.${name}.source`)} ${t(`tag.${f.tagName}.why`)}`));
+  parts.push(node("h5", "", t("pop.source")), node("p", "", `${t(`fig.${name}.source`)} ${t(`tag.${tagOf(view, f.tagName)}.why`)}`));
   if (run?.started) {
     const { hardware, started_at: startedAt } = run.started;
     parts.push(node("p", "small", !view.data.recorded ? t("pop.live", { machine: machineOf(hardware) })

@@ -126,11 +126,18 @@ def test_a_file_that_is_no_race_is_refused_in_words(data: bytes, key: str) -> No
     assert refused.value.message.key == key
 
 
-def test_a_run_file_does_not_pass_for_a_race_nor_a_race_for_a_run() -> None:
-    with pytest.raises(UserError):
-        RaceLog.read(producer.log((12,), 3).to_jsonl().encode())
-    with pytest.raises(UserError, match="race_started"):
-        RunLog.read(both().to_jsonl().encode())
+def test_a_file_of_this_app_of_another_kind_names_the_page_that_opens_it() -> None:
+    files = {
+        "error.file_is_run": producer.log((12,), 3).to_jsonl().encode(),
+        "error.file_is_race": both().to_jsonl().encode(),
+        "error.file_is_sweep": b'{"kind": "sweep", "schema": 1}\n',
+    }
+    for read, own in ((RunLog.read, "error.file_is_run"), (RaceLog.read, "error.file_is_race")):
+        for key, data in files.items():
+            if key != own:
+                with pytest.raises(UserError) as refused:
+                    read(data)
+                assert refused.value.message.key == key
 
 
 def test_a_race_whose_end_is_missing_closes_with_what_it_has() -> None:

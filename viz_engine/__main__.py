@@ -190,7 +190,7 @@ def _conclude(finished: RunFinished | RaceFinished, out: str) -> int:
     if finished.error is not None:
         print(f"\n{finished.error}", file=sys.stderr)
         return 1
-    print(f"\n{finished.finish_reason}: {out}", file=sys.stderr)
+    print(f"\n{out} written, finish reason: {finished.finish_reason}", file=sys.stderr)
     return 0
 
 

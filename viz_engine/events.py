@@ -24,6 +24,12 @@ from viz_engine.text import Message, UserError
 
 SCHEMA = 1
 MAX_FILE_BYTES = 64 * 1024**2
+MAX_HEAD_BYTES = 2**20  # of a file's first line
+FIRST_LINES = {  # how this app's files begin -> the sentence that names the page for one
+    "run_started": "error.file_is_run",
+    "race_started": "error.file_is_race",
+    "sweep": "error.file_is_sweep",
+}
 MAX_BATCH = 64
 MAX_INT = 2**53 - 1  # the largest that JSON readers keep exactly
 MAX_COLUMNS = 2**22  # positions of a run: beyond any window, and a picture can still be made
@@ -485,11 +491,24 @@ class RunLog:
     def read(cls, data: bytes) -> "RunLog":
         """The log in a .jsonl file. Raises UserError with the line that is wrong and why; a file
         whose last lines are missing is read as far as it goes (`finished` is then None)."""
+        check_first_line(data, "run_started")
         log = cls()
         read_into(log, data)
         if log.started is None:
             raise UserError("error.file_empty")
         return log
+
+
+def check_first_line(data: bytes, own: str) -> None:
+    """Raises UserError that names the right page, where a file is this app's own but of another
+    kind than `own`; what else may be wrong is for others to say."""
+    try:
+        head = json.loads(data[:MAX_HEAD_BYTES].split(b"\n", 1)[0])
+    except (ValueError, RecursionError):
+        return
+    kind = head.get("kind") if isinstance(head, dict) else None
+    if isinstance(kind, str) and kind != own and kind in FIRST_LINES:
+        raise UserError(FIRST_LINES[kind])
 
 
 def read_into(log: typing.Any, data: bytes) -> None:

@@ -22,6 +22,7 @@ from viz_engine.events import (
     RunSettings,
     RunStarted,
     StepFinished,
+    check_first_line,
     read_into,
     to_line,
 )
@@ -241,6 +242,7 @@ class RaceLog:
     def read(cls, data: bytes) -> "RaceLog":
         """The race in a .jsonl file. Raises UserError with the line that is wrong and why; a file
         whose last lines are missing is read as far as it goes (`finished` is then None)."""
+        check_first_line(data, "race_started")
         log = cls()
         read_into(log, data)
         if log.race is None:
