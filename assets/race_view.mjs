@@ -499,7 +499,7 @@ function paintRaceChart(view, moment) {
   const { width: w, height: h } = n.chart;
   context.clearRect(0, 0, w, h);
   put(n.chartTitle, words.t(`lanes.chart.${quantity}`));
-  put(n.chartTag, words.t(`tag.${RACE_TAGS[quantity]}`));
+  put(n.chartTag, words.t(`tag.${tagOf(view, quantity)}`));
   const spread = moment?.token && quantity === "ns" ? ratioSpread(race, moment.token) : null;
   put(n.chartNote, spread ? words.t("lanes.chart.spread", { low: ratioOf(spread.low), high: ratioOf(spread.high), n: spread.num }) : "");
   const count = moment ? Math.max(...LANES.map((cache) => race.costs[cache]?.length ?? 0)) : 0;
@@ -596,6 +596,12 @@ function shortOf(name, value) {
   return `${number.includes(".") ? String(Number(number)) : number} ${unit}`.trim();
 }
 
+/** What was measured is read back, in a race that was made earlier. */
+function tagOf(view, name) {
+  const tag = RACE_TAGS[name];
+  return tag === "measured" && view.data.recorded ? "recorded" : tag;
+}
+
 function writeTable(view, moment) {
   const { n, race, words } = view;
   const { t } = words;
@@ -604,6 +610,7 @@ function writeTable(view, moment) {
   put(n.heads.soFar, t(token ? "lanes.table.so_far" : "lanes.table.so_far_none", { n: token }));
   for (const name of QUANTITIES) {
     n.rows[name].row.setAttribute("aria-selected", String(name === view.quantity));
+    put(n.rows[name].tag, t(`tag.${tagOf(view, name)}`));
     for (const span of ["token", "soFar"]) {
       const found = token ? valuesAt(race, name, { none: token, full: token }, span === "soFar") : { none: null, full: null, ratio: null };
       for (const part of [...LANES, "ratio"]) {
@@ -725,7 +732,6 @@ function label(view) {
   for (const name of QUANTITIES) {
     put(n.rows[name].label, t(`lanes.q.${name}`));
     n.rows[name].label.title = t("lanes.table.choose");
-    put(n.rows[name].tag, t(`tag.${RACE_TAGS[name]}`));
   }
 }
 
@@ -743,7 +749,7 @@ function fillPop(view, cell) {
     return made;
   };
   const head = node("h4", "", t(`lanes.q.${name}`));
-  head.append(node("span", "tag", t(`tag.${RACE_TAGS[name]}`)));
+  head.append(node("span", "tag", t(`tag.${tagOf(view, name)}`)));
   const found = token ? valuesAt(race, name, { none: token, full: token }, span === "soFar") : null;
   const exact = (value) => (value === null || value === undefined ? "–" : name === "energy_j" ? `${value.toPrecision(4)} J` : `${countOf(value)}${name === "ns" ? " ns" : name === "moved_bytes" ? " B" : ""}`);
   const params = { n: token, none: exact(found?.none), full: exact(found?.full), ratio: found?.ratio === null || !found ? "–" : found.ratio.toPrecision(4), prompt: race?.shown.full ? promptTokens(race.shown.full) : 0 };
@@ -751,7 +757,7 @@ function fillPop(view, cell) {
   const spread = name === "ns" && span === "soFar" && token ? ratioSpread(race, token) : null;
   if (spread) lines.push(t("lanes.pop.spread", { low: spread.low.toPrecision(3), high: spread.high.toPrecision(3), n: spread.num }));
   const parts = [head, node("p", "", t(`lanes.q.${name}.meaning`)), node("h5", "", t("pop.formula")), node("pre", "", t(`lanes.q.${name}.formula`)),
-    node("h5", "", t("lanes.pop.here")), node("pre", "", lines.join("\n")), node("h5", "", t("pop.source")), node("p", "", `${t(`lanes.q.${name}.source`)} ${t(`tag.${RACE_TAGS[name]}.why`)}`)];
+    node("h5", "", t("lanes.pop.here")), node("pre", "", lines.join("\n")), node("h5", "", t("pop.source")), node("p", "", `${t(`lanes.q.${name}.source`)} ${t(`tag.${tagOf(view, name)}.why`)}`)];
   const text = parts.map((one) => one.textContent).join("|") + part;
   if (n.pop.dataset.text === text) return;
   n.pop.dataset.text = text;

@@ -489,7 +489,7 @@ def proof_panel(log: RaceLog) -> None:
         gap = f"{compared.gaps[at]:.2g}"
         text = say("race.proof.differs", **params | {"at": at + 1, "margin": margin, "here": gap})
         st.warning(text, icon=":material/alt_route:")
-    keys = ("gap", "margin", "differs")
+    keys = ("gap", "zero", "margin", "differs")
     axes = {"x": say("race.figure.token"), "y": say("race.figure.logits")}
     made = race_charts.race_gap(compared.gaps, compared.margins, at, words(*keys) | axes, colours)
     figure(made, "proof")

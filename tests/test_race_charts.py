@@ -32,8 +32,10 @@ def test_growth_draws_both_parts_their_crossing_and_the_times(theme: str) -> Non
 
 def test_gaps_of_zero_stand_at_the_foot_with_their_true_value() -> None:
     figure = race_charts.race_gap([0.0, 1e-5], [2.0, 0.5], 1, WORDS, COLOURS)
-    gap = figure.data[1]
-    assert list(gap.customdata) == [0.0, 1e-5] and gap.y[1] == 1e-5 and 0 < gap.y[0] < 1e-5
+    gap, zero = figure.data[1:]
+    assert list(gap.y) == [None, 1e-5] and zero.y[1] is None and 0 < zero.y[0] < 1e-5
+    assert list(zero.customdata) == [0.0, 1e-5]
+    assert len(race_charts.race_gap([1e-5], [2.0], None, WORDS, COLOURS).data) == 2
     assert figure.layout.shapes[0].x0 == 2
 
 

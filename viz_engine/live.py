@@ -29,7 +29,7 @@ from viz_engine.events import (
 )
 from viz_engine.model_files import DEFAULT_MODEL
 from viz_engine.race_log import LaneStarted, RaceLog, RaceSettings
-from viz_engine.text import Message, UserError
+from viz_engine.text import Message, UserError, grouped
 
 GRACE_S = 30.0  # nobody watches and the browser session has gone: stopped after this
 PROGRESS_NS = 500_000_000  # between words about a race that is on
@@ -76,7 +76,8 @@ class Limits:
             settings = settings.run
         num_chars = sum(len(prompt) for prompt in settings.prompts)
         if num_chars > self.prompt_chars:
-            raise UserError("service.prompt_size", chars=num_chars, limit=self.prompt_chars)
+            chars, limit = grouped(num_chars), grouped(self.prompt_chars)
+            raise UserError("service.prompt_size", chars=chars, limit=limit)
         if not 1 <= settings.batch <= self.batch or len(settings.prompts) > self.batch:
             raise UserError("service.batch", batch=settings.batch, limit=self.batch)
         if not 1 <= settings.new_tokens <= self.new_tokens:

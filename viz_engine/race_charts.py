@@ -85,7 +85,12 @@ def race_growth(
             "type": "log",
             "overlaying": "y",
             "side": "right",
-            "title": {"text": words["y2"], "font": {"color": colours.muted, "size": 12}},
+            "title": {
+                "text": words["y2"],
+                "font": {"color": colours.muted, "size": 12},
+                "standoff": 8,
+            },
+            "automargin": True,
             "tickfont": {"color": colours.muted},
             "showgrid": False,
             "exponentformat": "power",
@@ -94,6 +99,8 @@ def race_growth(
         margin={"t": 76},
     )
     xs = sorted({n for points in lanes.values() for n, _, _ in points})
+    first = min((n for points in measured.values() for n, _ in points), default=xs[0])
+    xs = [n for n in (1, 4, 16) if first <= n < xs[0]] + xs
     made["xaxis"] |= {"tickvals": xs, "ticktext": [grouped(n) for n in xs]}
     made["xaxis"].pop("dtick")
     figure.update_layout(**made)
@@ -123,19 +130,20 @@ def race_gap(
         customdata=margins,
         hovertemplate="%{customdata:.3g}",
     )
-    figure.add_scatter(
-        x=xs,
-        y=[max(value, foot) for value in gaps],
-        name=words["gap"],
-        mode="markers",
-        marker={
-            "color": colours.new,
-            "size": 8,
-            "symbol": ["circle" if value > 0 else "circle-open" for value in gaps],
-        },
-        customdata=gaps,
-        hovertemplate="%{customdata:.3g}",
-    )
+    for name, symbol, there in (
+        ("gap", "circle", [value if value > 0 else None for value in gaps]),
+        ("zero", "circle-open", [None if value > 0 else foot for value in gaps]),
+    ):
+        if any(value is not None for value in there):
+            figure.add_scatter(
+                x=xs,
+                y=there,
+                name=words[name],
+                mode="markers",
+                marker={"color": colours.new, "size": 8, "symbol": symbol},
+                customdata=gaps,
+                hovertemplate="%{customdata:.3g}",
+            )
     if first_difference is not None:
         figure.add_vline(
             x=first_difference + 1,
