@@ -353,7 +353,7 @@ function drawRecomputed(context, s) {
   const text = s.recompute.note;
   const w = context.measureText(text).width + 28 * box.u;
   const x = box.x0 + columns.used / 2;
-  const y = box.top + middle.y + middle.h / 2;
+  const y = box.top + Math.max(16 * box.u, middle.y + middle.h / 2); // below the layers' numbers
   context.fillStyle = theme.card;
   context.beginPath();
   context.roundRect(x - w / 2, y - 14 * box.u, w, 28 * box.u, 8 * box.u);
