@@ -20,6 +20,7 @@ from viz_engine import (
     markup,
     model_files,
     recorded,
+    roofline,
     sweep,
 )
 from viz_engine.ask_boxes import KEEP
@@ -65,9 +66,6 @@ def say(key: str, **params: object) -> str:
 
 def theme() -> str:
     return st.context.theme.type or "light"
-
-
-# ---- what is chosen ----------------------------------------------------------------------------
 
 
 # ---- what is chosen ----------------------------------------------------------------------------
@@ -456,18 +454,20 @@ def batch() -> None:
 def roof() -> None:
     results = same_machine(shown_results())
     ceilings = next((one.ceilings for one in results if one.ceilings), None)
-    if ceilings is None:
+    if ceilings is None or roofline.roof_of(ceilings, results[0].started) is None:
         st.caption(say("lat.no_ceilings"))
         return
     where(results[0], result_of(results[0].settings.what)[1], *results[1:])
+    started, tag = results[0].started, result_of(results[0].settings.what)[1]
+    top = roofline.roof_of(ceilings, started)
     left, right = st.columns([5, 3], gap="medium")
     with left:
-        figure = latency_charts.roofline_chart(results, ceilings, say, theme())
+        figure = latency_charts.roofline_chart(results, ceilings, top, say, theme())
         picture(figure, "roofline", say("lat.alt.roofline"))
-    dtype = results[0].started.settings.dtype
-    tag = result_of(results[0].settings.what)[1]
-    right.html(markup.cards(latency_view.ceiling_cards(ceilings, dtype, tag, say), two=True))
-    st.caption(say("lat.note.roofline"))
+    with right:
+        st.html(markup.cards(latency_view.ceiling_cards(ceilings, top, tag, say), two=True))
+        st.caption(latency_view.roof_note(started, top, say))
+        st.caption(say("lat.note.roofline"))
 
 
 def definitions_of() -> None:

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from test_diagnose import CEILINGS, Machine
 from test_latency import result
+from test_roofline import made as made_ceilings
 
 from viz_engine import diagnose, latency, latency_charts, latency_view, markup, sweep
 from viz_engine.text import t
@@ -28,7 +29,7 @@ def test_every_figure_is_drawn(say, theme) -> None:
         latency_charts.itl_chart(itl, say, theme),
         latency_charts.split_chart(itl, say, theme),
         latency_charts.batch_chart(batch, found, say, theme),
-        latency_charts.roofline_chart([ttft, itl, batch], CEILINGS, say, theme),
+        latency_charts.roofline_chart([ttft, itl, batch], CEILINGS, "float32", say, theme),
     ]
     for figure in figures:
         assert len(figure.data) >= 2 and figure.layout.xaxis.title.text
@@ -52,7 +53,7 @@ def test_every_number_opens_to_its_formula(say) -> None:
     cards = [
         *latency_view.ttft_cards(ttft, "measured", say),
         *latency_view.itl_cards(itl, "recorded", say),
-        *latency_view.ceiling_cards(CEILINGS, "bfloat16", "measured", say),
+        *latency_view.ceiling_cards(CEILINGS, "float32", "measured", say),
         *latency_view.price_cards(latency.token_costs(batch), "measured", say),
     ]
     assert len(cards) >= 20
@@ -104,6 +105,16 @@ def test_verdicts_are_notices(say) -> None:
     html = markup.notices([notice(found.prefill), notice(found.decode)])
     assert "computing" in html and html.count("notice ") >= 2
     assert "%" in latency_view.shares_table(found, "en", say)
+
+
+def test_the_roof_that_holds_is_the_solid_line_and_the_others_are_dashed(say) -> None:
+    ceilings = made_ceilings(2e10, {"float32": 1e11, "bfloat16": 1e10})
+    for roof, other in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        figure = latency_charts.roofline_chart([result(TTFT)], ceilings, roof, say, None)
+        lines = {trace.name.partition(":")[0].partition("：")[0]: trace for trace in figure.data}
+        assert (lines[roof].line.dash, lines[other].line.dash) == ("solid", "dash")
+        (ridge,) = figure.layout.shapes
+        assert ridge.x0 == ceilings.flops[roof].per_s / 2e10
 
 
 @pytest.mark.parametrize(

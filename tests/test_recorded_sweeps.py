@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from viz_engine import diagnose, latency, sweep
+from viz_engine import diagnose, latency, roofline, sweep
 from viz_engine.events import KVSample
 from viz_engine.model_files import DEFAULT_MODEL
 from viz_engine.sweep import KINDS, SweepResult
@@ -35,6 +35,11 @@ def test_no_prediction_is_longer_than_what_was_measured(result: SweepResult) -> 
             result.started, result.ceilings, point.columns, point.batch
         )
         assert least < point.ttft_s.median * (1 + result.ceilings.bandwidth.spread)
+
+
+def test_no_step_is_above_the_roof_that_is_drawn_for_it(result: SweepResult) -> None:
+    rate = roofline.rate_of(result.ceilings, result.started)
+    assert all(dot.flops_per_s < rate for dot in latency.dots(result))
 
 
 def test_all_of_them_are_of_one_machine_and_can_be_diagnosed() -> None:

@@ -58,10 +58,11 @@ def decode_cost(spec: ModelSpec, dtype: str, *, columns: int, batch: int) -> cos
     )
 
 
-def least(ceilings: Ceilings, dtype: str, here: cost.StepCost) -> Predicted | None:
-    """The least time of a step: its FLOPs at the rate, its bytes at the bandwidth."""
+def least(ceilings: Ceilings, started: RunStarted, here: cost.StepCost) -> Predicted | None:
+    """The least time of a step: its FLOPs at the run's rate, its bytes at the bandwidth."""
+    rate = roofline.rate_of(ceilings, started)
     num_bytes = here.weight_bytes_read + here.kv_bytes_read + here.kv_bytes_written
-    return roofline.predict(ceilings, dtype, flops=here.flops, num_bytes=num_bytes)
+    return roofline.predict(ceilings, rate, flops=here.flops, num_bytes=num_bytes)
 
 
 def predicted_ttft_s(
@@ -93,7 +94,7 @@ def _total(
 ) -> float | None:
     dtype = started.settings.dtype
     try:
-        found = [least(ceilings, dtype, one) for one in costs(started.spec, dtype)]
+        found = [least(ceilings, started, one) for one in costs(started.spec, dtype)]
     except (KeyError, ValueError, ArithmeticError):
         return None
     return None if None in found else sum(one.seconds for one in found)
@@ -205,7 +206,7 @@ def decode_splits(result: SweepResult) -> list[DecodeSplit]:
         except (KeyError, ValueError):
             return []
         bandwidth = ceilings.bandwidth.per_s
-        predicted = least(ceilings, started.settings.dtype, here)
+        predicted = least(ceilings, started, here)
         found.append(
             DecodeSplit(
                 value=point.value,
@@ -319,12 +320,12 @@ def dots(result: SweepResult) -> list[Dot]:
             at = (point.num_new, point.columns) if point.phase == "prefill" else (1, value)
             groups.setdefault((point.phase, point.batch, *at), []).append(point)
     ceilings = result.ceilings
+    rate = roofline.rate_of(ceilings, result.started) if ceilings and result.logs else None
     found = []
     for (phase, batch, num_new, columns), points in sorted(groups.items()):
         seconds = sweep.spread([point.seconds for point in points]).median
         flops = sum(point.flops for point in points) / len(points)
         moved = sum(point.num_bytes for point in points) / len(points)
-        dtype = result.started.settings.dtype
         found.append(
             Dot(
                 phase=phase,
@@ -336,7 +337,7 @@ def dots(result: SweepResult) -> list[Dot]:
                 flops_per_s=flops / seconds,
                 bytes_per_s=moved / seconds,
                 seconds=seconds,
-                mfu=None if ceilings is None else roofline.mfu(ceilings, dtype, flops, seconds),
+                mfu=roofline.mfu(rate, flops, seconds),
                 mbu=None if ceilings is None else roofline.mbu(ceilings, moved, seconds),
             )
         )

@@ -288,16 +288,13 @@ def batch_chart(
 
 
 def roofline_chart(
-    results: Sequence[SweepResult], ceilings: Ceilings, say: Say, theme: str | None
+    results: Sequence[SweepResult], ceilings: Ceilings, roof: str, say: Say, theme: str | None
 ) -> charts.Figure:
-    """Every kind of step of all sweeps as a dot; decode dots grow with the batch."""
+    """Every kind of step of all sweeps as a dot, batches above 1 hollow. `roof`: the number format
+    whose rate all of them stand under; the other rates are drawn as lines that hold for none."""
     found = [(dot, result) for result in results for dot in latency.dots(result)]
-    groups = [
-        ("prefill", "prefill", "circle", lambda dot: 9),
-        ("decode", "k", "diamond", lambda dot: 9),
-    ]
     series = []
-    for phase, colour, marker, _ in groups:
+    for phase, colour, marker in (("prefill", "prefill", "circle"), ("decode", "k", "diamond")):
         mine = [dot for dot, _ in found if dot.phase == phase]
         for first, chosen in ((True, [d for d in mine if d.batch == 1]), (False, [])):
             if not first:
@@ -333,10 +330,12 @@ def roofline_chart(
                 )
             )
     roofs = {
-        say("lat.roof", dtype=dtype, rate=giga(one.per_s)): one.per_s
+        say("lat.roof" if dtype == roof else "lat.other_roof", dtype=dtype, rate=giga(one.per_s)): (
+            one.per_s
+        )
         for dtype, one in ceilings.flops.items()
     }
-    top = max(roofs.values())
+    top = ceilings.flops[roof].per_s
     ridge = f"{top / ceilings.bandwidth.per_s:.1f}"
     names = {
         "x": say("lat.axis.intensity"),
@@ -344,7 +343,7 @@ def roofline_chart(
         "ridge": say("lat.ridge", ridge=ridge),
     }
     return charts.roofline(
-        series, bandwidth=ceilings.bandwidth.per_s, roofs=roofs, names=names, theme=theme
+        series, bandwidth=ceilings.bandwidth.per_s, roofs=roofs, top=top, names=names, theme=theme
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from viz_engine import definitions, diagnose, fits, latency, markup, roofline, sweep
 from viz_engine.diagnose import Diagnosis, Verdict
-from viz_engine.events import RunLog
+from viz_engine.events import RunLog, RunStarted
 from viz_engine.latency import TokenCosts
 from viz_engine.latency_charts import NONE, Say, giga, ms, share
 from viz_engine.markup import Cell, Number
@@ -57,8 +57,7 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     prefill = last.prefill_s.median if last.prefill_s else None
     flops = parts.linear_flops + parts.attention_flops if parts else None
     rate = flops / prefill if flops and prefill else None
-    ceilings, dtype = result.ceilings, result.started.settings.dtype
-    top = ceilings.rate(dtype) if ceilings else None
+    top = roofline.rate_of(result.ceilings, result.started) if result.ceilings else None
     quadratic = parts.attention_flops / flops if parts else None
     shown = {"columns": grouped(last.columns)}
     return [
@@ -146,8 +145,9 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     ]  # fmt: skip
 
 
-def ceiling_cards(ceilings: Ceilings, dtype: str, tag: str, say: Say) -> list[Number]:
-    """The ceilings, and the maker's numbers beside them."""
+def ceiling_cards(ceilings: Ceilings, roof: str | None, tag: str, say: Say) -> list[Number]:
+    """The ceilings, and the maker's numbers beside them. `roof`: the number format whose rate the
+    runs stand under."""
     sheet = roofline.datasheet(ceilings.machine)
     one = ceilings.bandwidth
     kernels = ", ".join(f"{name} {giga(value)}" for name, value in sorted(ceilings.kernels.items()))
@@ -157,21 +157,22 @@ def ceiling_cards(ceilings: Ceilings, dtype: str, tag: str, say: Say) -> list[Nu
               buffer=f"{ceilings.buffer_bytes / 2**20:.0f}",
               sheet=giga(sheet.bandwidth_per_s) if sheet else NONE)
     ]  # fmt: skip
-    for name, roof in ceilings.flops.items():
+    for name, rate in ceilings.flops.items():
         card = _card(
             say,
             "rate",
-            giga(roof.per_s),
+            giga(rate.per_s),
             tag,
             "GFLOP/s",
             dtype=name,
-            kernel=roof.kernel,
-            num=roof.num,
-            spread=share(roof.spread),
+            kernel=rate.kernel,
+            num=rate.num,
+            spread=share(rate.spread),
             sheet=giga(sheet.flops_per_s.get(name)) if sheet else NONE,
         )
         found.append(card)
-    ridge = ceilings.ridge(dtype)
+    top = ceilings.flops[roof].per_s if roof else None
+    ridge = top / one.per_s if top else None
     found.append(
         _card(
             say,
@@ -179,11 +180,18 @@ def ceiling_cards(ceilings: Ceilings, dtype: str, tag: str, say: Say) -> list[Nu
             f"{ridge:.1f}" if ridge else NONE,
             tag,
             "FLOP/B",
-            rate=giga(ceilings.rate(dtype)),
+            rate=giga(top),
             bandwidth=giga(one.per_s),
         )
     )
     return found
+
+
+def roof_note(started: RunStarted, roof: str, say: Say) -> str:
+    """Which flat line the points stand under, and why."""
+    own = started.settings.dtype
+    key = "lat.note.roof_own" if roof == own else "lat.note.roof_widened"
+    return say(key, dtype=own, roof=roof)
 
 
 def price_cards(found: TokenCosts, tag: str, say: Say) -> list[Number]:
