@@ -383,6 +383,8 @@ def shown(what: str) -> tuple[SweepResult, str] | None:
         st.caption(say("lat.none"))
         return None
     where(result, tag)
+    if few := sweep.thin(result):
+        st.caption(say("lat.thin", values=", ".join(map(grouped, few)), least=sweep.SPREAD_RUNS))
     return result, tag
 
 

@@ -8,6 +8,7 @@ from test_latency import result
 from test_roofline import made as made_ceilings
 
 from viz_engine import diagnose, latency, latency_charts, latency_view, markup, sweep
+from viz_engine.sweep import SweepResult
 from viz_engine.text import t
 
 
@@ -81,6 +82,21 @@ def test_one_run_is_enough_to_draw(say) -> None:
     assert latency_charts.ttft_chart(one, say, None).data
     assert latency_view.ttft_cards(one, "measured", say)[1].value == "-"
     assert latency_view.itl_cards(one, "measured", say)
+
+
+def test_of_one_run_no_percentile_is_shown_or_drawn(say) -> None:
+    one = result(TTFT[:1])
+    _, medians, *_ = latency_charts.ttft_chart(one, say, None).data
+    assert medians.error_y.array == (0,) and medians.error_y.arrayminus == (0,)
+    assert medians.text == (say("lat.hover.few", value=64, ms=medians_ms(one), runs=1),)
+    formula = latency_view.ttft_cards(one, "measured", say)[0].formula
+    assert "p10 -" in formula and "p90 -" in formula and "p95 -" in formula
+    row = latency.to_csv([one]).splitlines()[1].split(",")
+    assert row[7:] == ["", "", "1"]
+
+
+def medians_ms(found: SweepResult) -> str:
+    return latency_charts.ms(sweep.points(found)[0].ttft_s.median)
 
 
 def test_the_table_of_definitions_shows_every_tool_and_dashes(say) -> None:

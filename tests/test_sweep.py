@@ -152,10 +152,29 @@ def test_points_are_medians_with_all_values() -> None:
 def test_spread_is_numpys_and_nothing_is_none() -> None:
     dice = random.Random(2)
     values = [dice.random() for _ in range(17)]
-    found = sweep.spread(values)
+    found = sweep.spread(values, 17)
     expected = numpy.percentile(values, [10, 50, 90])
     assert (found.p10, found.median, found.p90) == pytest.approx(tuple(expected))
-    assert sweep.spread([]) is None
+    assert sweep.spread([], 3) is None
+
+
+def test_fewer_than_three_runs_have_no_percentiles_however_many_gaps() -> None:
+    for repeats, known in ((2, False), (3, True)):
+        under_way = Sweep(settings(values=(64, 128), repeats=repeats))
+        play(under_way, lambda run: 1.0)
+        for point in sweep.points(under_way.result):
+            for one in (point.ttft_s, point.prefill_s, point.itl_s, point.decode_s):
+                assert (one.p10 is not None, one.p90 is not None) == (known, known)
+        assert sweep.thin(under_way.result) == ([] if known else [64, 128])
+
+
+def test_the_table_says_that_one_run_is_no_spread() -> None:
+    under_way = Sweep(settings(values=(64,), repeats=1))
+    play(under_way, lambda run: 1.0)
+    row, note = sweep_command.table(under_way.result).splitlines()[1:]
+    value, runs, ttft, ttft_ends, _, itl_ends = row.split()
+    assert (value, runs, ttft) == ("64", "1", "103.0") and ttft_ends == itl_ends == "(-)"
+    assert "fewer than 3 runs" in note
 
 
 def test_a_file_gives_the_sweep_back() -> None:

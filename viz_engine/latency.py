@@ -11,6 +11,7 @@ Try it: tests/test_latency.py
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from viz_engine import cost, fits, roofline, sweep
 from viz_engine.events import RunStarted
@@ -323,7 +324,7 @@ def dots(result: SweepResult) -> list[Dot]:
     rate = roofline.rate_of(ceilings, result.started) if ceilings and result.logs else None
     found = []
     for (phase, batch, num_new, columns), points in sorted(groups.items()):
-        seconds = sweep.spread([point.seconds for point in points]).median
+        seconds = median(point.seconds for point in points)
         flops = sum(point.flops for point in points) / len(points)
         moved = sum(point.num_bytes for point in points) / len(points)
         found.append(
@@ -492,11 +493,10 @@ def to_csv(results: Sequence[SweepResult]) -> str:
         for point in sweep.points(result):
             for name in ("ttft_s", "prefill_s", "itl_s", "decode_s"):
                 one = getattr(point, name)
-                figures = (
-                    ("", "", "", 0)
-                    if one is None
-                    else (one.median, one.p10, one.p90, len(one.values))
-                )
+                figures = ("", "", "", 0)
+                if one is not None:
+                    ends = ("" if end is None else end for end in (one.p10, one.p90))
+                    figures = (one.median, *ends, len(one.values))
                 row = (result.settings.what, point.value, point.columns, point.batch)
                 lines.append(",".join(map(str, (*row, point.num_runs, name[:-2], *figures))))
     return "\n".join(lines) + "\n"

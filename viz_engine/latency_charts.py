@@ -56,6 +56,31 @@ def _raw(points: Sequence[Point], figure: str, name: str, colour: str, say: Say)
     return Series(name=name, x=xs, y=ys, colour=colour, size=5, opacity=0.35, hover=hover)
 
 
+def _ends(kept: Sequence[tuple[Point, Spread]], unit_s: float) -> dict[str, list[float]]:
+    """`low` and `high` of error bars in `unit_s`; without percentiles a bar has no length."""
+    return {
+        "low": [(one.median if one.p10 is None else one.p10) / unit_s for _, one in kept],
+        "high": [(one.median if one.p90 is None else one.p90) / unit_s for _, one in kept],
+    }
+
+
+def _hovers(kept: Sequence[tuple[Point, Spread]], say: Say) -> list[str]:
+    """Each median in words: with its percentiles, or with why it has none."""
+    return [
+        say("lat.hover.few", value=p.value, ms=ms(one.median), runs=p.num_runs)
+        if one.p10 is None
+        else say(
+            "lat.hover.median",
+            value=p.value,
+            ms=ms(one.median),
+            p10=ms(one.p10),
+            p90=ms(one.p90),
+            num=len(one.values),
+        )
+        for p, one in kept
+    ]
+
+
 def _medians(
     points: Sequence[Point], figure: str, name: str, colour: str, say: Say, marker: str = "circle"
 ) -> Series:
@@ -64,22 +89,11 @@ def _medians(
         name=name,
         x=[p.value for p, _ in kept],
         y=[one.median * 1e3 for _, one in kept],
-        low=[one.p10 * 1e3 for _, one in kept],
-        high=[one.p90 * 1e3 for _, one in kept],
+        **_ends(kept, 1e-3),
         colour=colour,
         line="solid",
         marker=marker,
-        hover=[
-            say(
-                "lat.hover.median",
-                value=p.value,
-                ms=ms(one.median),
-                p10=ms(one.p10),
-                p90=ms(one.p90),
-                num=len(one.values),
-            )
-            for p, one in kept
-        ],
+        hover=_hovers(kept, say),
     )
 
 
@@ -183,7 +197,8 @@ def itl_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure
 
 def _axis_top(points: Sequence[Point], figure: str) -> float | None:
     """A little above the p90s: one wild gap must not flatten all the others."""
-    tops = [one.p90 for p in points if (one := getattr(p, figure)) is not None]
+    kept = [(p, one) for p in points if (one := getattr(p, figure)) is not None]
+    tops = _ends(kept, 1.0)["high"]
     return max(tops) * 1.6e3 if tops else None
 
 
@@ -246,22 +261,11 @@ def batch_chart(
                 name=say(name),
                 x=[p.value for p, _ in kept],
                 y=[one.median / base for _, one in kept],
-                low=[one.p10 / base for _, one in kept],
-                high=[one.p90 / base for _, one in kept],
+                **_ends(kept, base),
                 colour=colour,
                 line="solid",
                 marker=marker,
-                hover=[
-                    say(
-                        "lat.hover.median",
-                        value=p.value,
-                        ms=ms(one.median),
-                        p10=ms(one.p10),
-                        p90=ms(one.p90),
-                        num=len(one.values),
-                    )
-                    for p, one in kept
-                ],
+                hover=_hovers(kept, say),
             )
         )
     values = [p.value for p in points]

@@ -100,8 +100,8 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
 def _ends(one: Spread | None) -> dict[str, str]:
     if one is None:
         return dict.fromkeys(("p10", "p90", "p50", "p95"), NONE)
-    values = definitions.stats(one.values)
-    found = {"p10": one.p10, "p50": one.median, "p90": one.p90, "p95": values.p95}
+    p95 = None if one.p90 is None else definitions.stats(one.values).p95
+    found = {"p10": one.p10, "p50": one.median, "p90": one.p90, "p95": p95}
     return {name: ms(value) for name, value in found.items()}
 
 

@@ -181,6 +181,8 @@ def table(result: SweepResult) -> str:
     for point in sweep.points(result):
         figures = [_cell(point.ttft_s), _cell(point.itl_s)]
         lines.append(f"{point.value:>8}  {point.num_runs:>4}  {figures[0]:<27}  {figures[1]}")
+    if sweep.thin(result):
+        lines.append(f"fewer than {sweep.SPREAD_RUNS} runs: no p10-p90, and one run may be far off")
     if result.ended != "done":
         lines.append(f"ended: {result.ended}" + (f" ({result.error})" if result.error else ""))
     return "\n".join(lines)
@@ -189,6 +191,8 @@ def table(result: SweepResult) -> str:
 def _cell(one: sweep.Spread | None) -> str:
     if one is None:
         return "-"
+    if one.p10 is None:
+        return f"{one.median * 1e3:.1f} (-)"
     return f"{one.median * 1e3:.1f} ({one.p10 * 1e3:.1f}-{one.p90 * 1e3:.1f})"
 
 
