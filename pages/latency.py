@@ -400,8 +400,10 @@ def ttft() -> None:
         figure = latency_charts.prefill_chart(result, say, theme())
         if figure is not None:
             picture(figure, "prefill", say("lat.alt.prefill"))
+        else:
+            st.caption(say("lat.no_parts"))
     st.html(markup.cards(latency_view.ttft_cards(result, tag, say)))
-    st.caption(say("lat.note.ttft"))
+    st.caption(latency_view.ttft_note(result, say))
 
 
 def itl() -> None:
@@ -419,10 +421,7 @@ def itl() -> None:
         else:
             st.caption(say("lat.no_ceilings"))
     st.html(markup.cards(latency_view.itl_cards(result, tag, say)))
-    if result.ceilings is not None:
-        late = latency.exceeds(result.ceilings, latency.decode_splits(result))
-        key = "lat.note.exceeds" if late else "lat.note.itl"
-        st.caption(say(key, values=", ".join(map(str, late))) if late else say(key))
+    st.caption(latency_view.itl_note(result, say))
 
 
 def ends(result: SweepResult, figure: str) -> dict[str, object]:

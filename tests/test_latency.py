@@ -8,7 +8,7 @@ from test_diagnose import CEILINGS, RATE, Machine
 
 from viz_engine import cost, fits, latency, sweep
 from viz_engine.events import RunLog, RunSettings
-from viz_engine.latency import DecodeSplit
+from viz_engine.latency import DecodeSplit, Growth
 from viz_engine.sweep import SweepResult, SweepSettings
 
 SPEC = spec()
@@ -103,6 +103,21 @@ def test_the_fit_of_prefill_finds_the_machines_slope() -> None:
     assert parts.fit.slopes["tokens"] == pytest.approx(per_token, rel=0.15)
     assert parts.fit.slopes["square"] > 0 and parts.cross_fit > 1000
     assert latency.prefill_parts(result([])) is None
+
+
+@pytest.mark.parametrize(
+    "times, pace", [(2.45, "more"), (2.0, "even"), (1.9, "even"), (1.5, "less"), (0.9, "less")]
+)
+def test_growth_is_held_against_proportion(times: float, pace: str) -> None:
+    assert Growth(low=1024, high=2048, times=times).pace == pace
+
+
+def test_the_last_doubling_is_that_of_the_longest_prompt() -> None:
+    points = sweep.points(result(Machine(noise=0).length_sweep()))
+    found = latency.doubling(points)
+    assert (found.low, found.high) == (1024, 2048)
+    assert found.times == pytest.approx(points[-1].ttft_s.median / points[-2].ttft_s.median)
+    assert latency.doubling(points[:1]) is None and latency.growth(points[:1], "itl_s") is None
 
 
 def test_a_decode_token_costs_more_than_a_prefill_token_until_the_batch_shares_the_weights() -> (

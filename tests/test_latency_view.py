@@ -84,6 +84,43 @@ def test_one_run_is_enough_to_draw(say) -> None:
     assert latency_view.itl_cards(one, "measured", say)
 
 
+def test_the_note_on_ttft_says_the_growth_that_the_chart_shows(say) -> None:
+    plain, waits = Machine(noise=0), Machine(noise=0, setup_s=90.0)
+    for machine in (plain, waits):
+        found = result(machine.length_sweep())
+        grown = latency.doubling(sweep.points(found))
+        note = latency_view.ttft_note(found, say)
+        assert f"{grown.times:.2f}" in note and "lat." not in note
+        numbers = {"low": "1\u202f024", "high": "2\u202f048", "length": "2"}
+        words = say(f"lat.note.ttft_{grown.pace}", times=f"{grown.times:.2f}", **numbers)
+        assert words in note
+    assert grown.pace == "less"
+    assert latency_view.ttft_note(result(TTFT[:1]), say).count(say("lat.note.ttft_least")) == 1
+
+
+def test_the_note_on_itl_names_the_part_that_is_the_largest(say) -> None:
+    weights = Machine(noise=0, overhead_s=0, weight_rate=1, rate=1e6)
+    slow = Machine(noise=0, overhead_s=0.5)
+    for machine, lead in ((weights, "weights"), (slow, "overhead")):
+        note = latency_view.itl_note(result(machine.context_sweep(), "itl"), say)
+        named = [name for name in ("weights", "kv", "overhead") if say(f"lat.lead.{name}") in note]
+        assert named == [lead]
+    found = result(ITL, "itl")
+    grown = latency.growth(sweep.points(found), "itl_s")
+    assert f"{grown.times:.2f}" in latency_view.itl_note(found, say)
+    found.ceilings = None
+    assert say("lat.lead.weights") not in latency_view.itl_note(found, say)
+
+
+def test_the_parts_of_ttft_on_its_card_add_up_to_the_fit(say) -> None:
+    found = result(TTFT)
+    fit = latency.prefill_parts(found).fit
+    card = latency_view.ttft_cards(found, "measured", say)[1]
+    whole = latency_charts.ms(fit.at(tokens=2048, square=2048**2))
+    square = latency_charts.ms(fit.slopes["square"] * 2048**2)
+    assert f"= {whole} ms" in card.formula and square in card.note and square in card.formula
+
+
 def test_of_one_run_no_percentile_is_shown_or_drawn(say) -> None:
     one = result(TTFT[:1])
     _, medians, *_ = latency_charts.ttft_chart(one, say, None).data
@@ -138,3 +175,8 @@ def test_the_roof_that_holds_is_the_solid_line_and_the_others_are_dashed(say) ->
 )
 def test_milliseconds_have_three_digits(seconds, text) -> None:
     assert latency_charts.ms(seconds) == text
+
+
+@pytest.mark.parametrize("value, text", [(None, "-"), (0, "0%"), (0.002, "<1%"), (0.25, "25%")])
+def test_a_small_share_is_not_none(value, text) -> None:
+    assert latency_charts.share(value) == text

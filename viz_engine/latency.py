@@ -101,6 +101,48 @@ def _total(
     return None if None in found else sum(one.seconds for one in found)
 
 
+# ---- how fast times grow -------------------------------------------------------------------------
+
+EVEN = 0.1  # how far from 1 the exponent of a growth in proportion may lie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A median at two lengths. Times are ratios."""
+
+    low: int
+    high: int
+    times: float  # how many times as long it takes
+
+    @property
+    def length(self) -> float:
+        """How many times as many tokens."""
+        return self.high / self.low
+
+    @property
+    def pace(self) -> str:
+        """Against the length: more, even (in proportion) or less, by the exponent of the growth."""
+        exponent = math.log(self.times) / math.log(self.length)
+        return "more" if exponent > 1 + EVEN else "less" if exponent < 1 - EVEN else "even"
+
+
+def growth(points: Sequence[Point], figure: str) -> Growth | None:
+    """From the first to the last of `points` that have the `figure`; None with fewer than two."""
+    kept = [(p.columns, one.median) for p in points if (one := getattr(p, figure)) is not None]
+    if len({columns for columns, _ in kept}) < 2:
+        return None
+    (low, first), (high, last) = kept[0], kept[-1]
+    return Growth(low=low, high=high, times=last / first)
+
+
+def doubling(points: Sequence[Point]) -> Growth | None:
+    """TTFT from about half of the longest prompt to the longest: what one more doubling costs."""
+    if len(points) < 2:
+        return None
+    half = min(points[:-1], key=lambda p: abs(math.log(2 * p.columns / points[-1].columns)))
+    return growth([half, points[-1]], "ttft_s")
+
+
 # ---- prefill: linear and quadratic ---------------------------------------------------------------
 
 
@@ -283,11 +325,16 @@ def overtake(result: SweepResult) -> Overtake | None:
     return Overtake(by_bytes=by_bytes, by_time=by_bytes * min(share, 1.0) if share else None)
 
 
+def ceiling_spread(ceilings: Ceilings) -> float:
+    """How far the measurements of the ceilings lay apart: the largest of their spreads."""
+    return max(ceilings.bandwidth.spread, *(one.spread for one in ceilings.flops.values()), 0.0)
+
+
 def exceeds(ceilings: Ceilings, splits: Sequence[DecodeSplit]) -> list[int]:
     """Values at which the predicted decode time is longer than the measured one by more than the
     ceiling's own spread."""
-    spread = max(ceilings.bandwidth.spread, *(one.spread for one in ceilings.flops.values()), 0.0)
-    return [one.value for one in splits if one.predicted_s > one.measured_s * (1 + spread)]
+    most = 1 + ceiling_spread(ceilings)
+    return [one.value for one in splits if one.predicted_s > one.measured_s * most]
 
 
 # ---- steps under the roof ------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def ms(seconds: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share as a percentage; `-` of None."""
-    return NONE if value is None else f"{value:.0%}"
+    """A share as a percentage, `<1%` where it would round to none; `-` of None."""
+    return NONE if value is None else "<1%" if 0 < value < 0.005 else f"{value:.0%}"
 
 
 def giga(value: float | None) -> str:

@@ -6,12 +6,13 @@ ceilings are measured, least times predicted. It knows no Streamlit.
 Try it: tests/test_latency_view.py
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from viz_engine import definitions, diagnose, fits, latency, markup, roofline, sweep
 from viz_engine.diagnose import Diagnosis, Verdict
 from viz_engine.events import RunLog, RunStarted
-from viz_engine.latency import TokenCosts
+from viz_engine.latency import Growth, TokenCosts
 from viz_engine.latency_charts import NONE, Say, giga, ms, share
 from viz_engine.markup import Cell, Number
 from viz_engine.roofline import Ceilings
@@ -52,7 +53,10 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     if result.ceilings is not None:
         least = latency.predicted_ttft_s(result.started, result.ceilings, last.columns)
     fit = parts.fit if parts else None
+    n = last.columns
     slope = fit.slopes["tokens"] if fit else None
+    linear_s = fit.slopes["tokens"] * n if fit else None
+    square_s = fit.slopes["square"] * n * n if fit else None
     rest = None if measured is None or least is None else measured - least
     prefill = last.prefill_s.median if last.prefill_s else None
     flops = parts.linear_flops + parts.attention_flops if parts else None
@@ -60,7 +64,7 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     top = roofline.rate_of(result.ceilings, result.started) if result.ceilings else None
     quadratic = parts.attention_flops / flops if parts else None
     shown = {"columns": grouped(last.columns)}
-    return [
+    cards = [
         _card(
             say, "ttft", ms(measured), tag, "ms", num=last.num_runs, **shown, **_ends(last.ttft_s)
         ),
@@ -73,8 +77,12 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
             fixed=ms(fit.fixed) if fit else NONE,
             slope=ms(slope),
             square=f"{fit.slopes['square'] * 1e9:.2f}" if fit else NONE,
+            linear_ms=ms(linear_s),
+            square_ms=ms(square_s),
+            whole=ms(fit.at(tokens=n, square=n * n) if fit else None),
             error=f"{fit.error:.1%}" if fit else NONE,
             runs=sum(p.num_runs for p in points),
+            **shown,
         ),
         _card(say, "least_ttft", ms(least), "predicted", "ms", flops=giga(flops), rate=giga(top),
               share=share(least / measured if least and measured else None), **shown),
@@ -92,9 +100,34 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
             fit=grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
             linear=giga(parts.linear_flops if parts else None),
             attention=giga(parts.attention_flops if parts else None),
+            linear_rate=giga(parts.linear_flops / linear_s if linear_s else None),
+            attention_rate=giga(parts.attention_flops / square_s if square_s else None),
             **shown,
         ),
     ]  # fmt: skip
+    if fit is None:  # a dash needs its reason
+        cards[1] = dataclasses.replace(cards[1], note=say("lat.needs_lengths"))
+    return cards
+
+
+def ttft_note(result: SweepResult, say: Say) -> str:
+    """What the chart shows, in the numbers of these runs."""
+    said = [say("lat.note.ttft")]
+    grown = latency.doubling(sweep.points(result))
+    if grown is not None:
+        said.append(say(f"lat.note.ttft_{grown.pace}", **_grown(grown)))
+    if result.ceilings is not None:
+        said.append(say("lat.note.ttft_least"))
+    return say("lat.gap").join(said)
+
+
+def _grown(one: Growth) -> dict[str, str]:
+    return {
+        "low": grouped(one.low),
+        "high": grouped(one.high),
+        "length": f"{one.length:.3g}",
+        "times": f"{one.times:.2f}",
+    }
 
 
 def _ends(one: Spread | None) -> dict[str, str]:
@@ -133,7 +166,7 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
         _card(say, "residual", ms(found.fixed_s if found else None), tag, "ms",
               rate=giga(found.kv_per_s if found else None),
               share=share(found.share if found else None),
-              error=f"{found.error:.1%}" if found else NONE),
+              error=f"{found.error:.1%}" if found else NONE, num=len(splits)),
         _card(say, "mbu", share(mbu), tag, "", weights=ms(start.weights_s if start else None),
               kv=ms(start.kv_s if start else None),
               measured=ms(start.measured_s if start else None),
@@ -143,6 +176,27 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
               time=grouped(over.by_time) if over and over.by_time else NONE,
               share=share(found.share if found else None)),
     ]  # fmt: skip
+
+
+def itl_note(result: SweepResult, say: Say) -> str:
+    """What a step spends its time on and how ITL grows, in the numbers of these runs."""
+    said, points = [say("lat.note.itl")], sweep.points(result)
+    splits = latency.decode_splits(result)
+    if splits:
+        first = splits[0]
+        parts = {"weights": first.weights_s, "kv": first.kv_s, "overhead": first.overhead_s}
+        shares = {name: share(part / first.measured_s) for name, part in parts.items()}
+        lead = say(f"lat.lead.{max(parts, key=parts.get)}")
+        said.append(say("lat.note.itl_parts", first=grouped(first.value), lead=lead, **shares))
+    itl, ttft = (latency.growth(points, figure) for figure in ("itl_s", "ttft_s"))
+    if itl is not None and ttft is not None:
+        said.append(say("lat.note.itl_growth", ttft=f"{ttft.times:.3g}", **_grown(itl)))
+    if splits:
+        late = latency.exceeds(result.ceilings, splits)
+        key = "lat.note.exceeds" if late else "lat.note.itl_least"
+        spread = share(latency.ceiling_spread(result.ceilings))
+        said.append(say(key, values=", ".join(map(grouped, late)), spread=spread))
+    return say("lat.gap").join(said)
 
 
 def ceiling_cards(ceilings: Ceilings, roof: str | None, tag: str, say: Say) -> list[Number]:
