@@ -541,7 +541,10 @@ def price() -> None:
     )
     unit = state.lat_unit if priced else say("lat.tokens")
     with right:
-        figure = latency_charts.turns_chart(made, unit, say, theme(), priced=priced)
+        longest = parts.columns if parts else 0
+        figure = latency_charts.turns_chart(
+            made, unit, say, theme(), longest=longest, priced=priced
+        )
         picture(figure, "turns", say("lat.alt.turns"))
         last, total = made[-1], sum(turn.price for turn in made)
         st.caption(
@@ -556,6 +559,8 @@ def price() -> None:
                 )
             )
         )
+        if last.seconds is not None and last.read_tokens > longest:
+            st.caption(say("lat.turns_beyond", longest=grouped(longest)))
 
 
 def diagnosis_section() -> None:

@@ -7,7 +7,7 @@ from test_diagnose import CEILINGS, Machine
 from test_latency import result
 from test_roofline import made as made_ceilings
 
-from viz_engine import diagnose, latency, latency_charts, latency_view, markup, sweep
+from viz_engine import diagnose, fits, latency, latency_charts, latency_view, markup, sweep
 from viz_engine.sweep import SweepResult
 from viz_engine.text import t
 
@@ -150,6 +150,21 @@ def test_a_chat_is_drawn_with_the_visitors_unit(say) -> None:
     )
     figure = latency_charts.turns_chart(made, "<b>", say, "dark")
     assert len(figure.data) == 2 and len(figure.data[0].x) == 5
+
+
+def test_ttft_beyond_the_longest_run_is_drawn_apart_and_called_so(say) -> None:
+    line = fits.Fit(fixed=1.0, slopes={"tokens": 0.001, "square": 0.0}, r2=None, error=0, num=3)
+    made = latency.turns(
+        num=5, user_tokens=500, answer_tokens=500, system_tokens=0, price_in=1, price_out=4,
+        line=line,
+    )  # fmt: skip
+    drawn = partial(latency_charts.turns_chart, made, "$", say, None)
+    known, beyond = drawn(longest=2600).data[2:]  # turns read 500, 1500, 2500, 3500, 4500
+    assert (known.x, beyond.x) == ((1, 2, 3), (3, 4, 5))
+    assert beyond.name == say("lat.turn_ttft_beyond", longest="2\u202f600")
+    assert (known.line.dash, beyond.line.dash) == ("solid", "dot")
+    assert [trace.name for trace in drawn(longest=9999).data[2:]] == [say("lat.turn_ttft")]
+    assert [trace.x for trace in drawn(longest=1).data[2:]] == [(1, 2, 3, 4, 5)]
 
 
 def test_verdicts_are_notices(say) -> None:

@@ -500,7 +500,7 @@ class Turn:
     written_tokens: int
     price: float
     cached_price: float  # if only what is new were read, as with a prefix cache
-    seconds: float | None  # TTFT at that length, by the measured line
+    seconds: float | None  # TTFT at that length, by the fitted curve
 
 
 def turns(

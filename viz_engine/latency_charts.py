@@ -410,10 +410,17 @@ def amount(value: float, unit: str) -> str:
 
 
 def turns_chart(
-    turns: Sequence[Turn], unit: str, say: Say, theme: str | None, *, priced: bool = True
+    turns: Sequence[Turn],
+    unit: str,
+    say: Say,
+    theme: str | None,
+    *,
+    longest: int = 0,
+    priced: bool = True,
 ) -> charts.Figure:
     """The price of turn k, and what it would be if only what is new were read. Without prices, the
-    tokens that are read."""
+    tokens that are read. TTFT of turns that read more than `longest` tokens, which no run did, is
+    drawn apart."""
     numbers = [turn.number for turn in turns]
     series = [
         Series(
@@ -439,18 +446,21 @@ def turns_chart(
         )
     ]
     timed = [t for t in turns if t.seconds is not None]
-    if timed:
-        series.append(
-            Series(
-                name=say("lat.turn_ttft"),
-                x=[t.number for t in timed],
-                y=[t.seconds for t in timed],
-                colour="muted",
-                line="dot",
-                marker="",
-                right=True,
+    within = [t for t in timed if t.read_tokens <= longest]
+    beyond = [*within[-1:], *timed[len(within) :]] if len(within) < len(timed) else []
+    for name, part, line in (("turn_ttft", within, "solid"), ("turn_ttft_beyond", beyond, "dot")):
+        if part:
+            series.append(
+                Series(
+                    name=say(f"lat.{name}", longest=grouped(longest)),
+                    x=[t.number for t in part],
+                    y=[t.seconds for t in part],
+                    colour="muted",
+                    line=line,
+                    marker="",
+                    right=True,
+                )
             )
-        )
     return charts.xy(
         series,
         x=Axis(title=say("lat.axis.turn")),
