@@ -101,6 +101,13 @@ def fill_values() -> None:
     state.lat_values = ", ".join(map(str, sweep.VALUES[state.lat_what]))
 
 
+def follow_what() -> None:
+    """Whoever is to measure ITL sees ITL, if a sweep is what they look at."""
+    fill_values()
+    if state.lat_section in KINDS:
+        state.lat_section = state.lat_what
+
+
 def follow_section() -> None:
     """Whoever looks at ITL will measure ITL next."""
     if state.lat_section in KINDS and state.lat_section != state.lat_what:
@@ -232,7 +239,7 @@ def ask_band() -> None:
             required=True,
             format_func=lambda what: say(f"lat.what.{what}"),
             key="lat_what",
-            on_change=fill_values,
+            on_change=follow_what,
             help=say("lat.what_help"),
             **KEEP,
         )
@@ -273,10 +280,24 @@ def ask_band() -> None:
                     say("lat.start"), key="lat_start", icon=":material/play_arrow:",
                     type="primary", on_click=submit,
                 )  # fmt: skip
-    if running:
-        under_way()
-    elif state.get("lat_measuring"):
-        measuring()
+    with st.container(key="lat_row"):  # of one height: nothing moves when a sweep begins or ends
+        if running:
+            under_way()
+        elif state.get("lat_measuring"):
+            measuring()
+        else:
+            planned()
+
+
+def planned() -> None:
+    """What the button would do; nothing where the values are refused, which it says itself."""
+    try:
+        num = len(values_of(state.lat_values))
+    except UserError:
+        return
+    repeats, seconds = state.lat_repeats, state.lat_budget
+    runs = num * repeats
+    st.caption(say("lat.planned", runs=runs, num=num, repeats=repeats, seconds=seconds))
 
 
 def files_box() -> None:
@@ -572,7 +593,7 @@ def diagnosis_section() -> None:
     found = diagnosis_of(results)
     verdicts = (found.prefill, found.decode)
     st.html(markup.notices([latency_view.verdict_notice(v, language, say) for v in verdicts]))
-    st.html(latency_view.shares_table(found, language, say))
+    st.html(latency_view.shares_table(found, say))
     left, right = st.columns(2, gap="medium")
     for box, verdict in zip((left, right), verdicts, strict=True):
         with box.container(border=True):

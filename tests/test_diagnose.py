@@ -263,6 +263,15 @@ def test_the_safe_batch_is_the_last_before_itl_climbs() -> None:
     assert climbing.prefill_growth == pytest.approx(2, rel=0.1)
 
 
+def test_only_a_verdict_has_a_confidence_in_words() -> None:
+    sure = diagnose.phase_verdict(Machine().length_sweep(), "prefill", CEILINGS)
+    assert f"{sure.confidence:.0%}" in str(diagnose.confidence(sure))
+    open_ = dataclasses.replace(sure, causes=())
+    assert diagnose.confidence(open_) is None
+    found = diagnose.diagnose(Machine().length_sweep(), CEILINGS)
+    assert str(diagnose.confidence(found.prefill)) in diagnose.words(found)
+
+
 def test_two_batches_show_no_knee() -> None:
     runs = [Machine().run(batch, 512, 12, batch) for batch in (1, 8)]
     assert diagnose.batch_finding(runs).safe_batch is None

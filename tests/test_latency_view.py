@@ -1,5 +1,6 @@
 """The latency page's figures, cards and tables, in both languages, on a machine that is played."""
 
+import html
 from functools import partial
 
 import pytest
@@ -170,9 +171,13 @@ def test_ttft_beyond_the_longest_run_is_drawn_apart_and_called_so(say) -> None:
 def test_verdicts_are_notices(say) -> None:
     found = diagnose.diagnose(TTFT, CEILINGS)
     notice = partial(latency_view.verdict_notice, language="en", say=say)
-    html = markup.notices([notice(found.prefill), notice(found.decode)])
-    assert "computing" in html and html.count("notice ") >= 2
-    assert "%" in latency_view.shares_table(found, "en", say)
+    made = markup.notices([notice(found.prefill), notice(found.decode)])
+    assert "computing" in made and made.count("notice ") >= 2
+    table = latency_view.shares_table(found, say)
+    assert say("lat.unexplained") in table
+    rest = diagnose.unexplained(found.prefill)
+    assert sum(found.prefill.shares.values()) + rest == pytest.approx(1)
+    assert f">{html.escape(latency_charts.share(rest))}<" in table
 
 
 def test_the_roof_that_holds_is_the_solid_line_and_the_others_are_dashed(say) -> None:

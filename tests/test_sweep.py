@@ -116,7 +116,7 @@ def test_a_value_that_is_refused_is_not_tried_again() -> None:
     [
         ({"what": "colour"}, "sweep.bad_kind"),
         ({"values": ()}, "sweep.bad_values"),
-        ({"values": (64, 64)}, "sweep.bad_values"),
+        ({"values": (64, 128, 64)}, "sweep.twice"),
         ({"values": (0,)}, "sweep.bad_values"),
         ({"values": tuple(range(1, 99))}, "sweep.bad_values"),
         ({"what": "batch", "values": (65,)}, "sweep.bad_values"),
@@ -210,13 +210,19 @@ def test_a_line_that_is_wrong_is_named() -> None:
 # ---- the command line ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["", "a", "1;2", "-1", "1.5", "1,,x"])
+@pytest.mark.parametrize("text", ["", "a", "2 048", "2\u202f048", "64 128", "-1", "1.5", "1,,x"])
 def test_values_that_are_no_numbers_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="whole numbers"):
         sweep_command.values_of(text)
 
 
-def test_values_are_read_with_either_comma() -> None:
+def test_a_value_that_is_given_twice_is_named() -> None:
+    with pytest.raises(UserError, match="64 is given twice"):
+        Sweep(settings(values=sweep_command.values_of("64, 128, 64")))
+
+
+def test_values_are_read_with_commas_and_semicolons_of_either_script() -> None:
+    assert sweep_command.values_of("64;128；256、512,,1024") == (64, 128, 256, 512, 1024)
     assert sweep_command.values_of("64, 128，256,") == (64, 128, 256)
 
 

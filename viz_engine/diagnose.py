@@ -539,6 +539,19 @@ def headline(verdict: Verdict) -> Message:
     return Message(key=key, params=params)
 
 
+def confidence(verdict: Verdict) -> Message | None:
+    """How steady a verdict is, in words. Of none there is nothing to be sure of."""
+    if not verdict.causes or verdict.confidence is None:
+        return None
+    return Message(key="diagnose.confidence", params={"share": f"{verdict.confidence:.0%}"})
+
+
+def unexplained(verdict: Verdict) -> float | None:
+    """The share of the time that the parts of the fit leave, below 0 where they come to more; None
+    without parts."""
+    return 1 - sum(verdict.shares.values()) if verdict.shares else None
+
+
 def words(found: Diagnosis) -> str:
     """The findings as lines of English."""
     lines = [f"{found.num_runs} runs"]
@@ -546,8 +559,8 @@ def words(found: Diagnosis) -> str:
         lines += ["", str(headline(verdict))]
         if verdict.why is not None:
             lines.append(f"  {verdict.why}")
-        if verdict.confidence is not None:
-            lines.append(f"  confidence {verdict.confidence:.0%}")
+        if (sure := confidence(verdict)) is not None:
+            lines.append(f"  {sure}")
         lines += [f"  {message}" for message in (*verdict.evidence, *verdict.unknown)]
         lines.append(f"  {verdict.next}")
     for part in (found.batch, found.memory):

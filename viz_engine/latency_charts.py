@@ -53,7 +53,7 @@ def _raw(points: Sequence[Point], figure: str, name: str, colour: str, say: Say)
             xs.append(point.value)
             ys.append(value * 1e3)
             hover.append(say("lat.hover.raw", value=point.value, ms=ms(value)))
-    return Series(name=name, x=xs, y=ys, colour=colour, size=5, opacity=0.35, hover=hover)
+    return Series(name=name, x=xs, y=ys, colour=colour, size=6, opacity=0.7, hover=hover)
 
 
 def _ends(kept: Sequence[tuple[Point, Spread]], unit_s: float) -> dict[str, list[float]]:

@@ -306,17 +306,20 @@ def formula_table(say: Say) -> str:
 def verdict_notice(verdict: Verdict, language: str, say: Say) -> tuple[str, str, str]:
     """A verdict as one of `markup.notices`: tone, heading, text."""
     text = verdict.why.text(language) if verdict.why else ""
-    if verdict.confidence is not None:
-        text += " " + say("lat.confidence", share=share(verdict.confidence))
+    if (sure := diagnose.confidence(verdict)) is not None:
+        text += sure.text(language)
     tone = "good" if verdict.causes else ""
     return tone, diagnose.headline(verdict).text(language), text.strip()
 
 
-def shares_table(found: Diagnosis, language: str, say: Say) -> str:
-    """Where each phase's time goes, as far as the fit can say."""
+def shares_table(found: Diagnosis, say: Say) -> str:
+    """Where each phase's time goes, as far as the fit can say, and what it leaves."""
     head = [say("lat.phase"), *(say(f"diagnose.cause.{cause}") for cause in diagnose.CAUSES)]
+    head.append(say("lat.unexplained"))
     rows = []
     for verdict in (found.prefill, found.decode):
-        cells = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
+        cells: list[str | Cell] = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
+        rest = share(diagnose.unexplained(verdict))
+        cells.append(Cell(text=rest, help=say("lat.unexplained_help")))
         rows.append([say(f"lat.phase.{verdict.phase}"), *cells])
     return markup.table(head, rows)

@@ -91,8 +91,9 @@ def check_sweep(settings: SweepSettings) -> None:
     values = settings.values
     if not 1 <= len(values) <= MAX_VALUES or not all(1 <= value <= most for value in values):
         raise UserError("sweep.bad_values", most=MAX_VALUES, limit=most)
-    if len(set(values)) != len(values):
-        raise UserError("sweep.bad_values", most=MAX_VALUES, limit=most)
+    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
+    if twice is not None:
+        raise UserError("sweep.twice", value=twice)
     if not 1 <= settings.repeats <= MAX_REPEATS:
         raise UserError("sweep.bad_repeats", most=MAX_REPEATS)
     if not 1 <= settings.budget_s <= MAX_BUDGET_S:

@@ -8,6 +8,7 @@ Try it: `python -m viz_engine sweep --what ttft --budget 30`
 import argparse
 import dataclasses
 import json
+import re
 import sys
 import time
 import uuid
@@ -87,8 +88,9 @@ def settings_of(args: argparse.Namespace) -> SweepSettings:
 
 
 def values_of(text: str) -> tuple[int, ...]:
-    """`64,128, 256` as numbers. Raises UserError on anything else."""
-    words = [word.strip() for word in text.replace("，", ",").split(",") if word.strip()]
+    """`64,128; 256` as numbers. Raises UserError on anything else: not on a list without commas
+    either, for `2 048` is one number to whoever copies it from the page."""
+    words = [word.strip() for word in re.split("[,;，；、]", text) if word.strip()]
     if not words or not all(word.isascii() and word.isdecimal() for word in words):
         raise UserError("sweep.bad_numbers", text=text[:60])
     return tuple(int(word[:9]) for word in words)
