@@ -469,6 +469,8 @@ def batch() -> None:
         if latency.decode_splits(result):
             figure = latency_charts.split_chart(result, say, theme())
             picture(figure, "batch-split", say("lat.alt.split"))
+        else:
+            st.caption(say("lat.no_ceilings"))
     for message in (*findings.batch.evidence, findings.batch.next):
         st.caption(plain(message.text(language)))
 

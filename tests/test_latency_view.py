@@ -85,6 +85,14 @@ def test_one_run_is_enough_to_draw(say) -> None:
     assert latency_view.itl_cards(one, "measured", say)
 
 
+def test_a_fit_that_takes_more_lengths_says_so(say) -> None:
+    ttft = latency_view.ttft_cards(result(TTFT[:1]), "measured", say)
+    itl = latency_view.itl_cards(result(ITL[:1], "itl"), "measured", say)
+    for card, num in ((ttft[1], 3), (itl[1], 2), (itl[3], 3)):
+        assert (card.value, card.note) == ("-", say("lat.needs_lengths", num=num))
+    assert ttft[5].note == say("lat.by_flops")
+
+
 def test_the_note_on_ttft_says_the_growth_that_the_chart_shows(say) -> None:
     plain, waits = Machine(noise=0), Machine(noise=0, setup_s=90.0)
     for machine in (plain, waits):

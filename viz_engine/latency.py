@@ -325,16 +325,11 @@ def overtake(result: SweepResult) -> Overtake | None:
     return Overtake(by_bytes=by_bytes, by_time=by_bytes * min(share, 1.0) if share else None)
 
 
-def ceiling_spread(ceilings: Ceilings) -> float:
-    """How far the measurements of the ceilings lay apart: the largest of their spreads."""
-    return max(ceilings.bandwidth.spread, *(one.spread for one in ceilings.flops.values()), 0.0)
-
-
 def exceeds(ceilings: Ceilings, splits: Sequence[DecodeSplit]) -> list[int]:
     """Values at which the predicted decode time is longer than the measured one by more than the
     ceiling's own spread."""
-    most = 1 + ceiling_spread(ceilings)
-    return [one.value for one in splits if one.predicted_s > one.measured_s * most]
+    spread = max(ceilings.bandwidth.spread, *(one.spread for one in ceilings.flops.values()), 0.0)
+    return [one.value for one in splits if one.predicted_s > one.measured_s * (1 + spread)]
 
 
 # ---- steps under the roof ------------------------------------------------------------------------

@@ -105,9 +105,16 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
             **shown,
         ),
     ]  # fmt: skip
-    if fit is None:  # a dash needs its reason
-        cards[1] = dataclasses.replace(cards[1], note=say("lat.needs_lengths"))
+    if fit is None:
+        cards[1] = _unfitted(cards[1], 3, say)
+    if parts is None or parts.cross_fit is None:
+        cards[5] = dataclasses.replace(cards[5], note=say("lat.by_flops"))
     return cards
+
+
+def _unfitted(card: Number, num: int, say: Say) -> Number:
+    """A dash with its reason: so many lengths a fit takes."""
+    return dataclasses.replace(card, note=say("lat.needs_lengths", num=num))
 
 
 def ttft_note(result: SweepResult, say: Say) -> str:
@@ -153,7 +160,7 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     start = splits[0] if splits else None
     found, over = latency.residual(result), latency.overtake(result)
     mbu = (start.weights_s + start.kv_s) / start.measured_s if start else None
-    return [
+    cards = [
         _card(say, "itl", ms(short), tag, "ms", value=grouped(first.value),
               num=len(first.itl_s.values) if first.itl_s else 0, long=ms(long),
               last=grouped(last.value), **_ends(first.itl_s)),
@@ -176,6 +183,11 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
               time=grouped(over.by_time) if over and over.by_time else NONE,
               share=share(found.share if found else None)),
     ]  # fmt: skip
+    if line is None:
+        cards[1] = _unfitted(cards[1], 2, say)
+    if found is None and splits:
+        cards[3] = _unfitted(cards[3], 3, say)
+    return cards
 
 
 def itl_note(result: SweepResult, say: Say) -> str:
@@ -194,8 +206,7 @@ def itl_note(result: SweepResult, say: Say) -> str:
     if splits:
         late = latency.exceeds(result.ceilings, splits)
         key = "lat.note.exceeds" if late else "lat.note.itl_least"
-        spread = share(latency.ceiling_spread(result.ceilings))
-        said.append(say(key, values=", ".join(map(grouped, late)), spread=spread))
+        said.append(say(key, values=", ".join(map(grouped, late))))
     return say("lat.gap").join(said)
 
 

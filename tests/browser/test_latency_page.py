@@ -48,7 +48,12 @@ def test_a_sweep_of_ones_own_takes_the_recorded_ones_place_and_has_a_link(visit:
     box = visit.page.get_by_role("textbox", name="Prompt lengths, in tokens")
     box.fill("64, 128")
     box.press("Tab")
+    visit.page.get_by_text("values × repeats: 2 × 3").wait_for()
+    parts = visit.page.locator(".st-key-lat_section")
+    top = parts.bounding_box()["y"]
     visit.page.get_by_role("button", name="Measure here").click()
+    visit.page.get_by_test_id("stProgress").wait_for()
+    assert parts.bounding_box()["y"] == top  # its place was kept
     visit.page.wait_for_url(re.compile("sweep="))
     visit.page.get_by_text("measured on").first.wait_for()
     visit.page.locator(".st-key-lat_stop button").click()
