@@ -49,3 +49,13 @@ def test_all_of_them_are_of_one_machine_and_can_be_diagnosed() -> None:
     found = diagnose.diagnose([log for r in results for log in r.logs], results[0].ceilings)
     assert found.prefill.confidence is not None and found.decode.confidence is not None
     assert found.batch.safe_batch is not None
+
+
+def test_the_order_of_the_files_does_not_change_what_is_found() -> None:
+    results = [SweepResult.read((FOLDER / f"{what}.jsonl").read_bytes()) for what in KINDS]
+    ceilings = results[0].ceilings
+    found = [
+        diagnose.diagnose([log for one in order for log in one.logs], ceilings)
+        for order in (results, results[::-1])
+    ]
+    assert diagnose.words(found[0]) == diagnose.words(found[1])

@@ -83,8 +83,11 @@ class Diagnosis:
 
 
 def diagnose(logs: Sequence[RunLog], ceilings: Ceilings | None = None) -> Diagnosis:
-    """The findings. Runs that were cancelled or failed are left out."""
-    kept = [log for log in logs if _counts(log)]
+    """The findings, whatever the order in which the runs are given. Runs that were cancelled or
+    failed are left out."""
+    kept = sorted(
+        filter(_counts, logs), key=lambda log: (log.started.started_at, log.started.run_id)
+    )
     return Diagnosis(
         num_runs=len(kept),
         prefill=phase_verdict(kept, "prefill", ceilings),
