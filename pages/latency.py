@@ -20,6 +20,7 @@ from viz_engine import (
     markup,
     model_files,
     recorded,
+    roofline,
     sweep,
 )
 from viz_engine.ask_boxes import KEEP
@@ -70,9 +71,6 @@ def theme() -> str:
 # ---- what is chosen ----------------------------------------------------------------------------
 
 
-# ---- what is chosen ----------------------------------------------------------------------------
-
-
 def first_values() -> None:
     """A new session begins with what its link names."""
     fresh = "lat_what" not in state
@@ -101,6 +99,13 @@ def first_values() -> None:
 def fill_values() -> None:
     """The usual values of what is measured."""
     state.lat_values = ", ".join(map(str, sweep.VALUES[state.lat_what]))
+
+
+def follow_what() -> None:
+    """Whoever is to measure ITL sees ITL, if a sweep is what they look at."""
+    fill_values()
+    if state.lat_section in KINDS:
+        state.lat_section = state.lat_what
 
 
 def follow_section() -> None:
@@ -234,7 +239,7 @@ def ask_band() -> None:
             required=True,
             format_func=lambda what: say(f"lat.what.{what}"),
             key="lat_what",
-            on_change=fill_values,
+            on_change=follow_what,
             help=say("lat.what_help"),
             **KEEP,
         )
@@ -275,10 +280,24 @@ def ask_band() -> None:
                     say("lat.start"), key="lat_start", icon=":material/play_arrow:",
                     type="primary", on_click=submit,
                 )  # fmt: skip
-    if running:
-        under_way()
-    elif state.get("lat_measuring"):
-        measuring()
+    with st.container(key="lat_row"):  # of one height: nothing moves when a sweep begins or ends
+        if running:
+            under_way()
+        elif state.get("lat_measuring"):
+            measuring()
+        else:
+            planned()
+
+
+def planned() -> None:
+    """What the button would do; nothing where the values are refused, which it says itself."""
+    try:
+        num = len(values_of(state.lat_values))
+    except UserError:
+        return
+    repeats, seconds = state.lat_repeats, state.lat_budget
+    runs = num * repeats
+    st.caption(say("lat.planned", runs=runs, num=num, repeats=repeats, seconds=seconds))
 
 
 def files_box() -> None:
@@ -385,6 +404,8 @@ def shown(what: str) -> tuple[SweepResult, str] | None:
         st.caption(say("lat.none"))
         return None
     where(result, tag)
+    if few := sweep.thin(result):
+        st.caption(say("lat.thin", values=", ".join(map(grouped, few)), least=sweep.SPREAD_RUNS))
     return result, tag
 
 
@@ -400,8 +421,10 @@ def ttft() -> None:
         figure = latency_charts.prefill_chart(result, say, theme())
         if figure is not None:
             picture(figure, "prefill", say("lat.alt.prefill"))
+        else:
+            st.caption(say("lat.no_parts"))
     st.html(markup.cards(latency_view.ttft_cards(result, tag, say)))
-    st.caption(say("lat.note.ttft"))
+    st.caption(latency_view.ttft_note(result, say))
 
 
 def itl() -> None:
@@ -419,10 +442,7 @@ def itl() -> None:
         else:
             st.caption(say("lat.no_ceilings"))
     st.html(markup.cards(latency_view.itl_cards(result, tag, say)))
-    if result.ceilings is not None:
-        late = latency.exceeds(result.ceilings, latency.decode_splits(result))
-        key = "lat.note.exceeds" if late else "lat.note.itl"
-        st.caption(say(key, values=", ".join(map(str, late))) if late else say(key))
+    st.caption(latency_view.itl_note(result, say))
 
 
 def ends(result: SweepResult, figure: str) -> dict[str, object]:
@@ -449,6 +469,8 @@ def batch() -> None:
         if latency.decode_splits(result):
             figure = latency_charts.split_chart(result, say, theme())
             picture(figure, "batch-split", say("lat.alt.split"))
+        else:
+            st.caption(say("lat.no_ceilings"))
     for message in (*findings.batch.evidence, findings.batch.next):
         st.caption(plain(message.text(language)))
 
@@ -456,18 +478,20 @@ def batch() -> None:
 def roof() -> None:
     results = same_machine(shown_results())
     ceilings = next((one.ceilings for one in results if one.ceilings), None)
-    if ceilings is None:
+    if ceilings is None or roofline.roof_of(ceilings, results[0].started) is None:
         st.caption(say("lat.no_ceilings"))
         return
     where(results[0], result_of(results[0].settings.what)[1], *results[1:])
+    started, tag = results[0].started, result_of(results[0].settings.what)[1]
+    top = roofline.roof_of(ceilings, started)
     left, right = st.columns([5, 3], gap="medium")
     with left:
-        figure = latency_charts.roofline_chart(results, ceilings, say, theme())
+        figure = latency_charts.roofline_chart(results, ceilings, top, say, theme())
         picture(figure, "roofline", say("lat.alt.roofline"))
-    dtype = results[0].started.settings.dtype
-    tag = result_of(results[0].settings.what)[1]
-    right.html(markup.cards(latency_view.ceiling_cards(ceilings, dtype, tag, say), two=True))
-    st.caption(say("lat.note.roofline"))
+    with right:
+        st.html(markup.cards(latency_view.ceiling_cards(ceilings, top, tag, say), two=True))
+        st.caption(latency_view.roof_note(started, top, say))
+        st.caption(say("lat.note.roofline"))
 
 
 def definitions_of() -> None:
@@ -540,7 +564,10 @@ def price() -> None:
     )
     unit = state.lat_unit if priced else say("lat.tokens")
     with right:
-        figure = latency_charts.turns_chart(made, unit, say, theme(), priced=priced)
+        longest = parts.columns if parts else 0
+        figure = latency_charts.turns_chart(
+            made, unit, say, theme(), longest=longest, priced=priced
+        )
         picture(figure, "turns", say("lat.alt.turns"))
         last, total = made[-1], sum(turn.price for turn in made)
         st.caption(
@@ -555,6 +582,8 @@ def price() -> None:
                 )
             )
         )
+        if last.seconds is not None and last.read_tokens > longest:
+            st.caption(say("lat.turns_beyond", longest=grouped(longest)))
 
 
 def diagnosis_section() -> None:
@@ -566,7 +595,7 @@ def diagnosis_section() -> None:
     found = diagnosis_of(results)
     verdicts = (found.prefill, found.decode)
     st.html(markup.notices([latency_view.verdict_notice(v, language, say) for v in verdicts]))
-    st.html(latency_view.shares_table(found, language, say))
+    st.html(latency_view.shares_table(found, say))
     left, right = st.columns(2, gap="medium")
     for box, verdict in zip((left, right), verdicts, strict=True):
         with box.container(border=True):

@@ -39,8 +39,13 @@ class Machine:
     noise: float = 0.03
     ceilings: Ceilings = CEILINGS
 
+    @property
+    def most(self) -> float:
+        """FLOPs a second of the roof; nothing is widened to float32."""
+        return self.ceilings.flops[self.ceilings.roof("bfloat16", widened=False)].per_s
+
     def seconds(self, here: StepCost, dice: random.Random) -> float:
-        compute = here.flops / (self.rate * self.ceilings.rate("bfloat16"))
+        compute = here.flops / (self.rate * self.most)
         bandwidth = self.ceilings.bandwidth.per_s
         memory = here.weight_bytes_read / (self.weight_rate * bandwidth)
         memory += (here.kv_bytes_read + here.kv_bytes_written) / (self.kv_rate * bandwidth)
@@ -217,11 +222,19 @@ def test_too_little_data_is_no_verdict(case: Case) -> None:
 
 
 def test_decode_is_held_against_the_rate_of_its_own_number_format() -> None:
-    """A processor without bfloat16 products: far below float32's ceiling, and at its own."""
+    """Where nothing is widened: far below float32's ceiling, and at its own."""
     ceilings = made_ceilings(4e11, {"float32": 1e12, "bfloat16": 1e11})
-    machine = Machine(rate=0.08, ceilings=ceilings)  # of the higher one
+    machine = Machine(rate=0.8, ceilings=ceilings)
     verdict = diagnose.phase_verdict(machine.crossed_sweep(), "decode", ceilings)
     assert verdict.causes == ("compute",)
+
+
+def test_a_slope_beyond_the_ceiling_is_said_and_not_called_a_share_of_it() -> None:
+    ceilings = made_ceilings(4e11, {"float32": 1e11})
+    fast = Machine(rate=2.0, ceilings=ceilings, noise=0.01)
+    verdict = diagnose.phase_verdict(fast.length_sweep(), "prefill", ceilings)
+    keys = {message.key for message in verdict.evidence}
+    assert "diagnose.rate_beyond" in keys and "diagnose.rate" not in keys
 
 
 def test_a_batch_and_context_that_rise_together_cannot_be_told_apart() -> None:
@@ -248,6 +261,15 @@ def test_the_safe_batch_is_the_last_before_itl_climbs() -> None:
     assert climbing.safe_batch == 2 and climbing.knee_batch == 4
     assert climbing.prefill_growth > climbing.decode_growth > 1
     assert climbing.prefill_growth == pytest.approx(2, rel=0.1)
+
+
+def test_only_a_verdict_has_a_confidence_in_words() -> None:
+    sure = diagnose.phase_verdict(Machine().length_sweep(), "prefill", CEILINGS)
+    assert f"{sure.confidence:.0%}" in str(diagnose.confidence(sure))
+    open_ = dataclasses.replace(sure, causes=())
+    assert diagnose.confidence(open_) is None
+    found = diagnose.diagnose(Machine().length_sweep(), CEILINGS)
+    assert str(diagnose.confidence(found.prefill)) in diagnose.words(found)
 
 
 def test_two_batches_show_no_knee() -> None:
@@ -281,6 +303,27 @@ def watched(used: Callable[[int], int]) -> list[RunLog]:
 def test_memory_that_grows_with_the_rows_is_the_cache(used: Callable, cause: str) -> None:
     finding = diagnose.memory_finding(watched(used))
     assert finding.cause == cause
+
+
+def test_memory_that_grows_much_more_than_the_rows_is_something_else() -> None:
+    """Working memory that rises with the batch too: twenty bytes for each byte of rows."""
+    finding = diagnose.memory_finding(watched(lambda rows: 10**9 + 20 * rows))
+    assert finding.cause == "other" and finding.cache_share == pytest.approx(1 / 20, rel=0.01)
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_the_numbers_of_the_memory_sentences_agree_with_each_other(times: int) -> None:
+    finding = diagnose.memory_finding(watched(lambda rows: 10**9 + times * rows))
+    span, fitted = (message.params for message in finding.evidence)
+    assert span == fitted
+
+    def size(text: str) -> float:
+        number, unit = text.split()
+        return float(number) * {"MiB": 1, "GiB": 1024}[unit]
+
+    assert size(span["span"]) == pytest.approx(times * size(span["rows"]), rel=0.01)
+    assert size(span["cache"]) <= size(span["rows"])
+    assert span["share"] == f"{size(span['cache']) / size(span['span']):.0%}"
 
 
 def test_memory_that_grows_without_the_rows_is_something_else() -> None:

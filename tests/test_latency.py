@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 from producer import spec
-from test_diagnose import CEILINGS, Machine
+from test_diagnose import CEILINGS, RATE, Machine
 
 from viz_engine import cost, fits, latency, sweep
 from viz_engine.events import RunLog, RunSettings
-from viz_engine.latency import DecodeSplit
+from viz_engine.latency import DecodeSplit, Growth
 from viz_engine.sweep import SweepResult, SweepSettings
 
 SPEC = spec()
@@ -29,7 +29,7 @@ def test_pieces_cover_the_prompt() -> None:
 def test_the_least_ttft_is_the_sum_over_the_pieces() -> None:
     log = Machine().run(1, 600, 4, 0)
     found = latency.predicted_ttft_s(log.started, CEILINGS, 600)
-    rate, bandwidth = CEILINGS.rate("bfloat16"), CEILINGS.bandwidth.per_s
+    rate, bandwidth = RATE, CEILINGS.bandwidth.per_s
     by_hand = 0.0
     for new, stop in ((256, 256), (256, 512), (88, 600)):
         flops = cost.linear_flops(SPEC, num_tokens=new, num_logit_rows=1)
@@ -99,10 +99,25 @@ def test_attention_overtakes_the_linear_layers_where_their_flops_are_equal() -> 
 def test_the_fit_of_prefill_finds_the_machines_slope() -> None:
     machine = Machine(rate=0.5, noise=0, setup_s=0, overhead_s=0.001)
     parts = latency.prefill_parts(result(machine.length_sweep()))
-    per_token = 2 * SPEC.num_layer_matmul_weights / (0.5 * CEILINGS.rate("bfloat16"))
+    per_token = 2 * SPEC.num_layer_matmul_weights / (0.5 * RATE)
     assert parts.fit.slopes["tokens"] == pytest.approx(per_token, rel=0.15)
     assert parts.fit.slopes["square"] > 0 and parts.cross_fit > 1000
     assert latency.prefill_parts(result([])) is None
+
+
+@pytest.mark.parametrize(
+    "times, pace", [(2.45, "more"), (2.0, "even"), (1.9, "even"), (1.5, "less"), (0.9, "less")]
+)
+def test_growth_is_held_against_proportion(times: float, pace: str) -> None:
+    assert Growth(low=1024, high=2048, times=times).pace == pace
+
+
+def test_the_last_doubling_is_that_of_the_longest_prompt() -> None:
+    points = sweep.points(result(Machine(noise=0).length_sweep()))
+    found = latency.doubling(points)
+    assert (found.low, found.high) == (1024, 2048)
+    assert found.times == pytest.approx(points[-1].ttft_s.median / points[-2].ttft_s.median)
+    assert latency.doubling(points[:1]) is None and latency.growth(points[:1], "itl_s") is None
 
 
 def test_a_decode_token_costs_more_than_a_prefill_token_until_the_batch_shares_the_weights() -> (
@@ -152,7 +167,7 @@ def test_a_dot_is_under_the_roof_and_moves_with_the_batch() -> None:
     one, eight = found
     assert eight.intensity > 5 * one.intensity
     for dot in latency.dots(result(runs, "batch")):
-        roof = min(CEILINGS.rate("bfloat16"), dot.intensity * CEILINGS.bandwidth.per_s)
+        roof = min(RATE, dot.intensity * CEILINGS.bandwidth.per_s)
         assert dot.flops_per_s < roof
         assert dot.mfu < 1 and dot.mbu < 1
         assert dot.flops_per_s / dot.bytes_per_s == pytest.approx(dot.intensity)

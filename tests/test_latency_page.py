@@ -57,6 +57,22 @@ def test_the_command_names_what_was_chosen() -> None:
     assert "--device" not in words
 
 
+def test_what_is_to_be_measured_is_what_is_shown() -> None:
+    test = page()
+    for what in ("itl", "batch", "ttft"):
+        test.button_group(key="lat_what").set_value(what).run()
+        assert test.session_state.lat_section == what
+
+
+def test_the_page_says_how_many_runs_the_button_makes() -> None:
+    test = page()
+    test.text_input(key="lat_values").set_value("64, 128").run()
+    test.selectbox(key="lat_repeats").set_value(5).run()
+    assert any("10 runs" in caption.value for caption in test.caption)
+    test.text_input(key="lat_values").set_value("x").run()
+    assert not test.exception and not any(" runs: " in one.value for one in test.caption)
+
+
 def test_a_hosted_server_lets_no_other_model_be_named(runs: live.Registry) -> None:
     runs.limits = live.Limits(models=("default", "other"))
     test = page()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from viz_engine import diagnose, latency, sweep
+from viz_engine import diagnose, latency, roofline, sweep
 from viz_engine.events import KVSample
 from viz_engine.model_files import DEFAULT_MODEL
 from viz_engine.sweep import KINDS, SweepResult
@@ -37,6 +37,11 @@ def test_no_prediction_is_longer_than_what_was_measured(result: SweepResult) -> 
         assert least < point.ttft_s.median * (1 + result.ceilings.bandwidth.spread)
 
 
+def test_no_step_is_above_the_roof_that_is_drawn_for_it(result: SweepResult) -> None:
+    rate = roofline.rate_of(result.ceilings, result.started)
+    assert all(dot.flops_per_s < rate for dot in latency.dots(result))
+
+
 def test_all_of_them_are_of_one_machine_and_can_be_diagnosed() -> None:
     results = [SweepResult.read((FOLDER / f"{what}.jsonl").read_bytes()) for what in KINDS]
     machines = {(r.started.hardware.name, r.started.settings.dtype) for r in results}
@@ -44,3 +49,13 @@ def test_all_of_them_are_of_one_machine_and_can_be_diagnosed() -> None:
     found = diagnose.diagnose([log for r in results for log in r.logs], results[0].ceilings)
     assert found.prefill.confidence is not None and found.decode.confidence is not None
     assert found.batch.safe_batch is not None
+
+
+def test_the_order_of_the_files_does_not_change_what_is_found() -> None:
+    results = [SweepResult.read((FOLDER / f"{what}.jsonl").read_bytes()) for what in KINDS]
+    ceilings = results[0].ceilings
+    found = [
+        diagnose.diagnose([log for one in order for log in one.logs], ceilings)
+        for order in (results, results[::-1])
+    ]
+    assert diagnose.words(found[0]) == diagnose.words(found[1])

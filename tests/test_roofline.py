@@ -1,5 +1,6 @@
 """The roofline's arithmetic by hand; ceilings as they are measured and kept."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import torch
 from producer import log as produced
 
 from viz_engine import ceilings, roofline
+from viz_engine.events import EnginePart, RunStarted
 from viz_engine.roofline import Ceiling, Ceilings
+from viz_engine.text import Message
 
 
 def made(bandwidth: float = 20e9, rates: dict[str, float] | None = None) -> Ceilings:
@@ -28,33 +31,54 @@ def made(bandwidth: float = 20e9, rates: dict[str, float] | None = None) -> Ceil
 
 
 def test_a_step_takes_at_least_the_longer_of_its_two_times() -> None:
-    found = roofline.predict(made(), "float32", flops=1e11, num_bytes=10e9)
+    found = roofline.predict(made(), 1e11, flops=1e11, num_bytes=10e9)
     assert (found.compute_s, found.memory_s, found.seconds) == (1.0, 0.5, 1.0)
-    assert roofline.predict(made(), "float32", flops=1e10, num_bytes=10e9).seconds == 0.5
+    assert roofline.predict(made(), 1e11, flops=1e10, num_bytes=10e9).seconds == 0.5
 
 
 def test_the_ridge_is_where_both_times_are_equal() -> None:
-    ceilings_ = made()
-    ridge = ceilings_.ridge("float32")
-    at_ridge = roofline.predict(ceilings_, "float32", flops=ridge * 1e9, num_bytes=1e9)
+    at_ridge = roofline.predict(made(), 1e11, flops=1e11 / 20e9 * 1e9, num_bytes=1e9)
     assert at_ridge.compute_s == pytest.approx(at_ridge.memory_s)
 
 
 def test_utilisation_is_the_share_of_a_ceiling() -> None:
-    assert roofline.mfu(made(), "float32", 5e10, 1.0) == 0.5
+    assert roofline.mfu(1e11, 5e10, 1.0) == 0.5
     assert roofline.mbu(made(), 5e9, 1.0) == 0.25
     assert roofline.mbu(made(), None, 1.0) is None
-    assert roofline.mfu(made(), "float32", None, 1.0) is None
+    assert roofline.mfu(1e11, None, 1.0) is None
 
 
 def test_no_basis_no_prediction() -> None:
-    assert roofline.predict(made(), "float32", flops=None, num_bytes=1) is None
-    assert made(rates={"float64": 1.0}).rate("bfloat16") is None
+    assert roofline.predict(made(), 1e11, flops=None, num_bytes=1) is None
+    assert roofline.predict(made(), None, flops=1, num_bytes=1) is None
+    assert made(rates={"float64": 1.0}).roof("bfloat16", widened=True) is None
 
 
-def test_bfloat16_may_be_computed_in_float32_where_that_is_faster() -> None:
-    assert made(rates={"float32": 1e11, "bfloat16": 1e9}).rate("bfloat16") == 1e11
-    assert made(rates={"float32": 1e11, "bfloat16": 4e11}).rate("bfloat16") == 4e11
+def run_in_bfloat16(*, widened: bool) -> RunStarted:
+    part = EnginePart(name="prefill_in_float32", on=widened, reason=Message(key="x"))
+    return dataclasses.replace(produced((8,), 1).started, parts=(part,))
+
+
+@pytest.mark.parametrize(
+    "float32, bfloat16, widened, roof",
+    [
+        (1e11, 1e9, True, "float32"),
+        (1e11, 4e11, True, "bfloat16"),
+        (1e11, 1e9, False, "bfloat16"),
+        (1e11, 4e11, False, "bfloat16"),
+    ],
+)
+def test_a_run_stands_under_the_best_rate_of_the_formats_it_multiplies_in(
+    float32: float, bfloat16: float, widened: bool, roof: str
+) -> None:
+    ceilings_ = made(rates={"float32": float32, "bfloat16": bfloat16})
+    started = run_in_bfloat16(widened=widened)
+    assert roofline.roof_of(ceilings_, started) == roof
+    assert roofline.rate_of(ceilings_, started) == ceilings_.flops[roof].per_s
+
+
+def test_a_format_that_was_not_measured_stands_under_float32() -> None:
+    assert made().roof("float16", widened=False) == "float32"
 
 
 def test_kept_ceilings_come_back_by_machine_and_device(tmp_path: Path) -> None:

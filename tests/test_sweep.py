@@ -116,7 +116,7 @@ def test_a_value_that_is_refused_is_not_tried_again() -> None:
     [
         ({"what": "colour"}, "sweep.bad_kind"),
         ({"values": ()}, "sweep.bad_values"),
-        ({"values": (64, 64)}, "sweep.bad_values"),
+        ({"values": (64, 128, 64)}, "sweep.twice"),
         ({"values": (0,)}, "sweep.bad_values"),
         ({"values": tuple(range(1, 99))}, "sweep.bad_values"),
         ({"what": "batch", "values": (65,)}, "sweep.bad_values"),
@@ -152,10 +152,29 @@ def test_points_are_medians_with_all_values() -> None:
 def test_spread_is_numpys_and_nothing_is_none() -> None:
     dice = random.Random(2)
     values = [dice.random() for _ in range(17)]
-    found = sweep.spread(values)
+    found = sweep.spread(values, 17)
     expected = numpy.percentile(values, [10, 50, 90])
     assert (found.p10, found.median, found.p90) == pytest.approx(tuple(expected))
-    assert sweep.spread([]) is None
+    assert sweep.spread([], 3) is None
+
+
+def test_fewer_than_three_runs_have_no_percentiles_however_many_gaps() -> None:
+    for repeats, known in ((2, False), (3, True)):
+        under_way = Sweep(settings(values=(64, 128), repeats=repeats))
+        play(under_way, lambda run: 1.0)
+        for point in sweep.points(under_way.result):
+            for one in (point.ttft_s, point.prefill_s, point.itl_s, point.decode_s):
+                assert (one.p10 is not None, one.p90 is not None) == (known, known)
+        assert sweep.thin(under_way.result) == ([] if known else [64, 128])
+
+
+def test_the_table_says_that_one_run_is_no_spread() -> None:
+    under_way = Sweep(settings(values=(64,), repeats=1))
+    play(under_way, lambda run: 1.0)
+    row, note = sweep_command.table(under_way.result).splitlines()[1:]
+    value, runs, ttft, ttft_ends, _, itl_ends = row.split()
+    assert (value, runs, ttft) == ("64", "1", "103.0") and ttft_ends == itl_ends == "(-)"
+    assert "fewer than 3 runs" in note
 
 
 def test_a_file_gives_the_sweep_back() -> None:
@@ -191,13 +210,19 @@ def test_a_line_that_is_wrong_is_named() -> None:
 # ---- the command line ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["", "a", "1;2", "-1", "1.5", "1,,x"])
+@pytest.mark.parametrize("text", ["", "a", "2 048", "2\u202f048", "64 128", "-1", "1.5", "1,,x"])
 def test_values_that_are_no_numbers_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="whole numbers"):
         sweep_command.values_of(text)
 
 
-def test_values_are_read_with_either_comma() -> None:
+def test_a_value_that_is_given_twice_is_named() -> None:
+    with pytest.raises(UserError, match="64 is given twice"):
+        Sweep(settings(values=sweep_command.values_of("64, 128, 64")))
+
+
+def test_values_are_read_with_commas_and_semicolons_of_either_script() -> None:
+    assert sweep_command.values_of("64;128；256、512,,1024") == (64, 128, 256, 512, 1024)
     assert sweep_command.values_of("64, 128，256,") == (64, 128, 256)
 
 

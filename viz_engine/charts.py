@@ -385,34 +385,36 @@ def roofline(
     *,
     bandwidth: float,
     roofs: Mapping[str, float],
+    top: float,
     names: Mapping[str, str],
     theme: str | None,
     height: int = 460,
 ) -> Figure:
     """FLOP/s over FLOPs a byte, both logarithmic: the slope is the bandwidth, each flat roof a
-    rate. `names` says axes and slope in the page's language."""
+    rate: `top`, under which the dots stand, drawn whole, the others dashed. `names` says axes and
+    slope in the page's language."""
     xs = [value for one in dots for value in one.x] or [1.0]
-    ridge = max(roofs.values()) / bandwidth
+    ridge = top / bandwidth
     left, right = min(*xs, ridge) / 3, max(*xs, ridge) * 4
     lines = []
-    for i, (name, rate) in enumerate(sorted(roofs.items(), key=lambda roof: -roof[1])):
+    for name, rate in sorted(roofs.items(), key=lambda roof: -roof[1]):
         corner = rate / bandwidth
         lines.append(
             Series(
                 name=name,
                 x=[left, corner, right],
                 y=[left * bandwidth / 1e9, rate / 1e9, rate / 1e9],
-                colour="text" if i == 0 else "muted",
-                line="solid" if i == 0 else "dash",
+                colour="text" if rate == top else "muted",
+                line="solid" if rate == top else "dash",
                 marker="",
             )
         )
     ys = [value for one in dots for value in one.y] or [1.0]
-    top, low = max(*roofs.values(), 1) / 1e9 * 2.5, min(*ys, left * bandwidth / 1e9)
+    high, low = max(*roofs.values(), 1) / 1e9 * 2.5, min(*ys, left * bandwidth / 1e9)
     return xy(
         [*lines, *dots],
         x=Axis(title=names["x"], log=True, range=(left, right)),
-        y=Axis(title=names["y"], log=True, range=(low / 1.5, top)),
+        y=Axis(title=names["y"], log=True, range=(low / 1.5, high)),
         theme=theme,
         marks=[Mark(x=ridge, text=names["ridge"])],
         height=height,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from viz_engine import fits, metrics
+from viz_engine import fits, metrics, roofline
 from viz_engine.events import RunLog, Telemetry
 from viz_engine.roofline import Ceilings, StepPoint, step_points
 from viz_engine.text import Message, mib
@@ -83,8 +83,11 @@ class Diagnosis:
 
 
 def diagnose(logs: Sequence[RunLog], ceilings: Ceilings | None = None) -> Diagnosis:
-    """The findings. Runs that were cancelled or failed are left out."""
-    kept = [log for log in logs if _counts(log)]
+    """The findings, whatever the order in which the runs are given. Runs that were cancelled or
+    failed are left out."""
+    kept = sorted(
+        filter(_counts, logs), key=lambda log: (log.started.started_at, log.started.run_id)
+    )
     return Diagnosis(
         num_runs=len(kept),
         prefill=phase_verdict(kept, "prefill", ceilings),
@@ -129,25 +132,23 @@ def phase_verdict(logs: Sequence[RunLog], phase: str, ceilings: Ceilings | None)
     """The verdict on `prefill` or `decode`."""
     points = [[p for p in step_points(log) if p.phase == phase] for log in logs]
     runs = [_run(run, phase) for run in points if run]
-    dtype = logs[0].started.settings.dtype if logs else ""
     why = _too_little(runs, phase) if all(map(_known, points)) else Message(key="diagnose.no_sizes")
-    if why is None and ceilings is None:
-        why = Message(key="diagnose.no_ceilings")
-    if why is None and ceilings.rate(dtype) is None:
+    most = roofline.rate_of(ceilings, logs[0].started) if logs and ceilings else None
+    if why is None and most is None:
         why = Message(key="diagnose.no_ceilings")
     if why is not None:
         return _abstain(phase, why, {}, None)
-    found = _split(runs, phase, ceilings, dtype)
+    found = _split(runs, phase, ceilings, most)
     if found is None:
         return _abstain(phase, Message(key=f"diagnose.alike_{phase}"), {}, None)
     causes = _causes(found.shares)
     dice = random.Random(7)
     same = 0
     for _ in range(NUM_DRAWS):
-        again = _split([dice.choice(runs) for _ in runs], phase, ceilings, dtype)
+        again = _split([dice.choice(runs) for _ in runs], phase, ceilings, most)
         same += again is not None and set(_causes(again.shares)) == set(causes)
     confidence = same / NUM_DRAWS
-    evidence = tuple(_evidence(found, phase, ceilings, dtype, len(runs)))
+    evidence = tuple(_evidence(found, phase, ceilings, most, len(runs)))
     if set(causes) != set(_causes(found.slow_weights)):
         # The weights may be read at the bandwidth, or as slowly as the rows are: it matters here.
         why = Message(key="diagnose.weights_rate")
@@ -231,8 +232,9 @@ class _Split:
     grown_s: float
 
 
-def _split(runs: list[_Run], phase: str, ceilings: Ceilings, dtype: str) -> _Split | None:
-    """The split, or None where two causes rise and fall together."""
+def _split(runs: list[_Run], phase: str, ceilings: Ceilings, most: float) -> _Split | None:
+    """The split, or None where two causes rise and fall together. `most`: FLOPs a second of the
+    roof."""
     seen = [one for run in runs for one in run.seen]
     bandwidth = ceilings.bandwidth.per_s
     features = {"flops": [one.flops for one in seen]}
@@ -262,10 +264,10 @@ def _split(runs: list[_Run], phase: str, ceilings: Ceilings, dtype: str) -> _Spl
     gap, waited = sum(run.gap_s for run in runs), sum(run.waited_s for run in runs)
     rate, kv_rate = 1 / x if x > 0 else None, 1 / s if s > 0 else None
     seconds = dict.fromkeys(CAUSES, 0.0)
-    near = rate is None or rate >= NEAR_CEILING * _roof(ceilings, phase, dtype)
+    near = rate is None or rate >= NEAR_CEILING * most
     seconds["compute" if near else "inefficiency"] += compute
     slow = kv_rate is not None and kv_rate < FAR_BELOW * bandwidth
-    if "flops" not in features and _computes_rows(seen, ceilings, dtype):
+    if "flops" not in features and _computes_rows(seen, most / bandwidth):
         seconds["compute"] += kv
     else:
         seconds["inefficiency" if slow else "bandwidth"] += kv
@@ -292,18 +294,11 @@ def _split(runs: list[_Run], phase: str, ceilings: Ceilings, dtype: str) -> _Spl
     )
 
 
-def _roof(ceilings: Ceilings, phase: str, dtype: str) -> float:
-    """The rate that a phase is held against. Decode multiplies in the run's own type, prefill in
-    float32 too where that is faster."""
-    own = ceilings.flops.get(dtype)
-    return own.per_s if phase == "decode" and own is not None else ceilings.rate(dtype)
-
-
-def _computes_rows(seen: list[_Seen], ceilings: Ceilings, dtype: str) -> bool:
+def _computes_rows(seen: list[_Seen], ridge: float) -> bool:
     """Whether attention over one more row takes longer to compute than to read, at the ceilings:
-    then what rises with the rows is computing."""
+    then what rises with the rows is computing. `ridge`: FLOPs a byte where both take as long."""
     flops = sum(one.flops - one.linear_flops for one in seen)
-    return flops > ceilings.ridge(dtype) * sum(one.kv_bytes for one in seen)
+    return flops > ridge * sum(one.kv_bytes for one in seen)
 
 
 def _causes(shares: Mapping[str, float]) -> tuple[str, ...]:
@@ -343,7 +338,7 @@ def _abstain(
 
 
 def _evidence(
-    found: _Split, phase: str, ceilings: Ceilings, dtype: str, num_runs: int
+    found: _Split, phase: str, ceilings: Ceilings, most: float, num_runs: int
 ) -> list[Message]:
     """The numbers behind a verdict, a sentence each."""
 
@@ -358,18 +353,23 @@ def _evidence(
         says("fixed", fixed=ms(found.fixed_s), weights=ms(found.weights_s), gap=ms(found.gap_s)),
     ]
     if found.rate is not None:
-        most = _roof(ceilings, phase, dtype)
-        share = f"{found.rate / most:.0%}"
-        params = {"rate": f"{found.rate / 1e9:.1f}", "most": f"{most / 1e9:.1f}", "share": share}
-        said.append(says("rate", **params))
+        said.append(says(_against("rate", found.rate, most), **_rates(found.rate, most)))
     if found.kv_rate is not None:
-        most = ceilings.bandwidth.per_s
-        share = f"{found.kv_rate / most:.0%}"
-        params = {"rate": f"{found.kv_rate / 1e9:.1f}", "most": f"{most / 1e9:.1f}", "share": share}
-        said.append(says("kv_rate", **params))
+        top = ceilings.bandwidth.per_s
+        said.append(says(_against("kv_rate", found.kv_rate, top), **_rates(found.kv_rate, top)))
     if phase == "prefill" or found.grown_s > 0:
         said.append(says("waited", waited=ms(found.waited_s), grown=ms(found.grown_s)))
     return said
+
+
+def _against(key: str, rate: float, most: float) -> str:
+    """A slope beyond the ceiling means that it holds not for what ran: that is said."""
+    return key if rate <= most else f"{key}_beyond"
+
+
+def _rates(rate: float, most: float) -> dict[str, str]:
+    share = f"{rate / most:.0%}"
+    return {"rate": f"{rate / 1e9:.1f}", "most": f"{most / 1e9:.1f}", "share": share}
 
 
 # ---- concurrency and memory ----------------------------------------------------------------------
@@ -464,7 +464,8 @@ def memory_points(logs: Sequence[RunLog]) -> list[MemoryPoint]:
 
 
 def memory_finding(logs: Sequence[RunLog]) -> MemoryFinding:
-    """Whether memory beyond the weights grows as the cache does."""
+    """Whether what memory grows by is the cache: it is at most a byte for each byte of rows, and
+    no more than the readings rise with the rows."""
     points = [
         p
         for p in memory_points(logs)
@@ -480,24 +481,30 @@ def memory_finding(logs: Sequence[RunLog]) -> MemoryFinding:
     line = fits.fit({"rows": rows}, used)
     slope = line.slopes["rows"]
     grown = max(rows) - min(rows)
-    share = min(slope, 1.0) * grown / (high - low) if high > low else 0.0
+    # A byte of rows takes a byte of memory: what rises beyond that with them is something else.
+    cache = min(slope, 1.0) * grown
+    share = min(cache / (high - low), 1.0) if high > low else 0.0
     params = {
         "low": mib(low),
         "high": mib(high),
+        "span": mib(high - low),
         "rows": mib(grown),
+        "num": len(points),
         "slope": f"{slope:.2f}",
+        "cache": mib(cache),
+        "share": f"{share:.0%}",
     }
-    said = (Message(key="diagnose.memory", params=params),)
+    said = [Message(key="diagnose.memory", params=params)]
     if high - low < 0.25 * grown:
         cause = "flat"
-    elif 0.5 <= slope <= 2 and share >= 0.5:
-        cause = "cache"
-    elif slope < 0.25:
-        cause = "other"
     else:
-        cause = None
+        said.append(Message(key="diagnose.memory_fit", params=params))
+        if share >= MAIN:
+            cause = "cache" if slope >= MAIN else None
+        else:
+            cause = "other" if share < SECOND else None
     following = Message(key=f"diagnose.next.memory_{cause}" if cause else "diagnose.next.memory")
-    return MemoryFinding(cause=cause, cache_share=share, evidence=said, next=following)
+    return MemoryFinding(cause=cause, cache_share=share, evidence=tuple(said), next=following)
 
 
 # ---- as words and as JSON ------------------------------------------------------------------------
@@ -535,6 +542,19 @@ def headline(verdict: Verdict) -> Message:
     return Message(key=key, params=params)
 
 
+def confidence(verdict: Verdict) -> Message | None:
+    """How steady a verdict is, in words. Of none there is nothing to be sure of."""
+    if not verdict.causes or verdict.confidence is None:
+        return None
+    return Message(key="diagnose.confidence", params={"share": f"{verdict.confidence:.0%}"})
+
+
+def unexplained(verdict: Verdict) -> float | None:
+    """The share of the time that the parts of the fit leave, below 0 where they come to more; None
+    without parts."""
+    return 1 - sum(verdict.shares.values()) if verdict.shares else None
+
+
 def words(found: Diagnosis) -> str:
     """The findings as lines of English."""
     lines = [f"{found.num_runs} runs"]
@@ -542,8 +562,8 @@ def words(found: Diagnosis) -> str:
         lines += ["", str(headline(verdict))]
         if verdict.why is not None:
             lines.append(f"  {verdict.why}")
-        if verdict.confidence is not None:
-            lines.append(f"  confidence {verdict.confidence:.0%}")
+        if (sure := confidence(verdict)) is not None:
+            lines.append(f"  {sure}")
         lines += [f"  {message}" for message in (*verdict.evidence, *verdict.unknown)]
         lines.append(f"  {verdict.next}")
     for part in (found.batch, found.memory):

@@ -11,6 +11,7 @@ Try it: tests/test_latency.py
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from viz_engine import cost, fits, roofline, sweep
 from viz_engine.events import RunStarted
@@ -58,10 +59,11 @@ def decode_cost(spec: ModelSpec, dtype: str, *, columns: int, batch: int) -> cos
     )
 
 
-def least(ceilings: Ceilings, dtype: str, here: cost.StepCost) -> Predicted | None:
-    """The least time of a step: its FLOPs at the rate, its bytes at the bandwidth."""
+def least(ceilings: Ceilings, started: RunStarted, here: cost.StepCost) -> Predicted | None:
+    """The least time of a step: its FLOPs at the run's rate, its bytes at the bandwidth."""
+    rate = roofline.rate_of(ceilings, started)
     num_bytes = here.weight_bytes_read + here.kv_bytes_read + here.kv_bytes_written
-    return roofline.predict(ceilings, dtype, flops=here.flops, num_bytes=num_bytes)
+    return roofline.predict(ceilings, rate, flops=here.flops, num_bytes=num_bytes)
 
 
 def predicted_ttft_s(
@@ -93,10 +95,52 @@ def _total(
 ) -> float | None:
     dtype = started.settings.dtype
     try:
-        found = [least(ceilings, dtype, one) for one in costs(started.spec, dtype)]
+        found = [least(ceilings, started, one) for one in costs(started.spec, dtype)]
     except (KeyError, ValueError, ArithmeticError):
         return None
     return None if None in found else sum(one.seconds for one in found)
+
+
+# ---- how fast times grow -------------------------------------------------------------------------
+
+EVEN = 0.1  # how far from 1 the exponent of a growth in proportion may lie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A median at two lengths. Times are ratios."""
+
+    low: int
+    high: int
+    times: float  # how many times as long it takes
+
+    @property
+    def length(self) -> float:
+        """How many times as many tokens."""
+        return self.high / self.low
+
+    @property
+    def pace(self) -> str:
+        """Against the length: more, even (in proportion) or less, by the exponent of the growth."""
+        exponent = math.log(self.times) / math.log(self.length)
+        return "more" if exponent > 1 + EVEN else "less" if exponent < 1 - EVEN else "even"
+
+
+def growth(points: Sequence[Point], figure: str) -> Growth | None:
+    """From the first to the last of `points` that have the `figure`; None with fewer than two."""
+    kept = [(p.columns, one.median) for p in points if (one := getattr(p, figure)) is not None]
+    if len({columns for columns, _ in kept}) < 2:
+        return None
+    (low, first), (high, last) = kept[0], kept[-1]
+    return Growth(low=low, high=high, times=last / first)
+
+
+def doubling(points: Sequence[Point]) -> Growth | None:
+    """TTFT from about half of the longest prompt to the longest: what one more doubling costs."""
+    if len(points) < 2:
+        return None
+    half = min(points[:-1], key=lambda p: abs(math.log(2 * p.columns / points[-1].columns)))
+    return growth([half, points[-1]], "ttft_s")
 
 
 # ---- prefill: linear and quadratic ---------------------------------------------------------------
@@ -205,7 +249,7 @@ def decode_splits(result: SweepResult) -> list[DecodeSplit]:
         except (KeyError, ValueError):
             return []
         bandwidth = ceilings.bandwidth.per_s
-        predicted = least(ceilings, started.settings.dtype, here)
+        predicted = least(ceilings, started, here)
         found.append(
             DecodeSplit(
                 value=point.value,
@@ -319,12 +363,12 @@ def dots(result: SweepResult) -> list[Dot]:
             at = (point.num_new, point.columns) if point.phase == "prefill" else (1, value)
             groups.setdefault((point.phase, point.batch, *at), []).append(point)
     ceilings = result.ceilings
+    rate = roofline.rate_of(ceilings, result.started) if ceilings and result.logs else None
     found = []
     for (phase, batch, num_new, columns), points in sorted(groups.items()):
-        seconds = sweep.spread([point.seconds for point in points]).median
+        seconds = median(point.seconds for point in points)
         flops = sum(point.flops for point in points) / len(points)
         moved = sum(point.num_bytes for point in points) / len(points)
-        dtype = result.started.settings.dtype
         found.append(
             Dot(
                 phase=phase,
@@ -336,7 +380,7 @@ def dots(result: SweepResult) -> list[Dot]:
                 flops_per_s=flops / seconds,
                 bytes_per_s=moved / seconds,
                 seconds=seconds,
-                mfu=None if ceilings is None else roofline.mfu(ceilings, dtype, flops, seconds),
+                mfu=roofline.mfu(rate, flops, seconds),
                 mbu=None if ceilings is None else roofline.mbu(ceilings, moved, seconds),
             )
         )
@@ -451,7 +495,7 @@ class Turn:
     written_tokens: int
     price: float
     cached_price: float  # if only what is new were read, as with a prefix cache
-    seconds: float | None  # TTFT at that length, by the measured line
+    seconds: float | None  # TTFT at that length, by the fitted curve
 
 
 def turns(
@@ -491,11 +535,10 @@ def to_csv(results: Sequence[SweepResult]) -> str:
         for point in sweep.points(result):
             for name in ("ttft_s", "prefill_s", "itl_s", "decode_s"):
                 one = getattr(point, name)
-                figures = (
-                    ("", "", "", 0)
-                    if one is None
-                    else (one.median, one.p10, one.p90, len(one.values))
-                )
+                figures = ("", "", "", 0)
+                if one is not None:
+                    ends = ("" if end is None else end for end in (one.p10, one.p90))
+                    figures = (one.median, *ends, len(one.values))
                 row = (result.settings.what, point.value, point.columns, point.batch)
                 lines.append(",".join(map(str, (*row, point.num_runs, name[:-2], *figures))))
     return "\n".join(lines) + "\n"

@@ -33,8 +33,8 @@ def ms(seconds: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share as a percentage; `-` of None."""
-    return NONE if value is None else f"{value:.0%}"
+    """A share as a percentage, `<1%` where it would round to none; `-` of None."""
+    return NONE if value is None else "<1%" if 0 < value < 0.005 else f"{value:.0%}"
 
 
 def giga(value: float | None) -> str:
@@ -53,7 +53,32 @@ def _raw(points: Sequence[Point], figure: str, name: str, colour: str, say: Say)
             xs.append(point.value)
             ys.append(value * 1e3)
             hover.append(say("lat.hover.raw", value=point.value, ms=ms(value)))
-    return Series(name=name, x=xs, y=ys, colour=colour, size=5, opacity=0.35, hover=hover)
+    return Series(name=name, x=xs, y=ys, colour=colour, size=6, opacity=0.7, hover=hover)
+
+
+def _ends(kept: Sequence[tuple[Point, Spread]], unit_s: float) -> dict[str, list[float]]:
+    """`low` and `high` of error bars in `unit_s`; without percentiles a bar has no length."""
+    return {
+        "low": [(one.median if one.p10 is None else one.p10) / unit_s for _, one in kept],
+        "high": [(one.median if one.p90 is None else one.p90) / unit_s for _, one in kept],
+    }
+
+
+def _hovers(kept: Sequence[tuple[Point, Spread]], say: Say) -> list[str]:
+    """Each median in words: with its percentiles, or with why it has none."""
+    return [
+        say("lat.hover.few", value=p.value, ms=ms(one.median), runs=p.num_runs)
+        if one.p10 is None
+        else say(
+            "lat.hover.median",
+            value=p.value,
+            ms=ms(one.median),
+            p10=ms(one.p10),
+            p90=ms(one.p90),
+            num=len(one.values),
+        )
+        for p, one in kept
+    ]
 
 
 def _medians(
@@ -64,22 +89,11 @@ def _medians(
         name=name,
         x=[p.value for p, _ in kept],
         y=[one.median * 1e3 for _, one in kept],
-        low=[one.p10 * 1e3 for _, one in kept],
-        high=[one.p90 * 1e3 for _, one in kept],
+        **_ends(kept, 1e-3),
         colour=colour,
         line="solid",
         marker=marker,
-        hover=[
-            say(
-                "lat.hover.median",
-                value=p.value,
-                ms=ms(one.median),
-                p10=ms(one.p10),
-                p90=ms(one.p90),
-                num=len(one.values),
-            )
-            for p, one in kept
-        ],
+        hover=_hovers(kept, say),
     )
 
 
@@ -183,7 +197,8 @@ def itl_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure
 
 def _axis_top(points: Sequence[Point], figure: str) -> float | None:
     """A little above the p90s: one wild gap must not flatten all the others."""
-    tops = [one.p90 for p in points if (one := getattr(p, figure)) is not None]
+    kept = [(p, one) for p in points if (one := getattr(p, figure)) is not None]
+    tops = _ends(kept, 1.0)["high"]
     return max(tops) * 1.6e3 if tops else None
 
 
@@ -246,22 +261,11 @@ def batch_chart(
                 name=say(name),
                 x=[p.value for p, _ in kept],
                 y=[one.median / base for _, one in kept],
-                low=[one.p10 / base for _, one in kept],
-                high=[one.p90 / base for _, one in kept],
+                **_ends(kept, base),
                 colour=colour,
                 line="solid",
                 marker=marker,
-                hover=[
-                    say(
-                        "lat.hover.median",
-                        value=p.value,
-                        ms=ms(one.median),
-                        p10=ms(one.p10),
-                        p90=ms(one.p90),
-                        num=len(one.values),
-                    )
-                    for p, one in kept
-                ],
+                hover=_hovers(kept, say),
             )
         )
     values = [p.value for p in points]
@@ -288,16 +292,13 @@ def batch_chart(
 
 
 def roofline_chart(
-    results: Sequence[SweepResult], ceilings: Ceilings, say: Say, theme: str | None
+    results: Sequence[SweepResult], ceilings: Ceilings, roof: str, say: Say, theme: str | None
 ) -> charts.Figure:
-    """Every kind of step of all sweeps as a dot; decode dots grow with the batch."""
+    """Every kind of step of all sweeps as a dot, batches above 1 hollow. `roof`: the number format
+    whose rate all of them stand under; the other rates are drawn as lines that hold for none."""
     found = [(dot, result) for result in results for dot in latency.dots(result)]
-    groups = [
-        ("prefill", "prefill", "circle", lambda dot: 9),
-        ("decode", "k", "diamond", lambda dot: 9),
-    ]
     series = []
-    for phase, colour, marker, _ in groups:
+    for phase, colour, marker in (("prefill", "prefill", "circle"), ("decode", "k", "diamond")):
         mine = [dot for dot, _ in found if dot.phase == phase]
         for first, chosen in ((True, [d for d in mine if d.batch == 1]), (False, [])):
             if not first:
@@ -333,10 +334,12 @@ def roofline_chart(
                 )
             )
     roofs = {
-        say("lat.roof", dtype=dtype, rate=giga(one.per_s)): one.per_s
+        say("lat.roof" if dtype == roof else "lat.other_roof", dtype=dtype, rate=giga(one.per_s)): (
+            one.per_s
+        )
         for dtype, one in ceilings.flops.items()
     }
-    top = max(roofs.values())
+    top = ceilings.flops[roof].per_s
     ridge = f"{top / ceilings.bandwidth.per_s:.1f}"
     names = {
         "x": say("lat.axis.intensity"),
@@ -344,7 +347,7 @@ def roofline_chart(
         "ridge": say("lat.ridge", ridge=ridge),
     }
     return charts.roofline(
-        series, bandwidth=ceilings.bandwidth.per_s, roofs=roofs, names=names, theme=theme
+        series, bandwidth=ceilings.bandwidth.per_s, roofs=roofs, top=top, names=names, theme=theme
     )
 
 
@@ -407,10 +410,17 @@ def amount(value: float, unit: str) -> str:
 
 
 def turns_chart(
-    turns: Sequence[Turn], unit: str, say: Say, theme: str | None, *, priced: bool = True
+    turns: Sequence[Turn],
+    unit: str,
+    say: Say,
+    theme: str | None,
+    *,
+    longest: int = 0,
+    priced: bool = True,
 ) -> charts.Figure:
     """The price of turn k, and what it would be if only what is new were read. Without prices, the
-    tokens that are read."""
+    tokens that are read. TTFT of turns that read more than `longest` tokens, which no run did, is
+    drawn apart."""
     numbers = [turn.number for turn in turns]
     series = [
         Series(
@@ -436,18 +446,21 @@ def turns_chart(
         )
     ]
     timed = [t for t in turns if t.seconds is not None]
-    if timed:
-        series.append(
-            Series(
-                name=say("lat.turn_ttft"),
-                x=[t.number for t in timed],
-                y=[t.seconds for t in timed],
-                colour="muted",
-                line="dot",
-                marker="",
-                right=True,
+    within = [t for t in timed if t.read_tokens <= longest]
+    beyond = [*within[-1:], *timed[len(within) :]] if len(within) < len(timed) else []
+    for name, part, line in (("turn_ttft", within, "solid"), ("turn_ttft_beyond", beyond, "dot")):
+        if part:
+            series.append(
+                Series(
+                    name=say(f"lat.{name}", longest=grouped(longest)),
+                    x=[t.number for t in part],
+                    y=[t.seconds for t in part],
+                    colour="muted",
+                    line=line,
+                    marker="",
+                    right=True,
+                )
             )
-        )
     return charts.xy(
         series,
         x=Axis(title=say("lat.axis.turn")),

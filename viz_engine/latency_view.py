@@ -6,12 +6,13 @@ ceilings are measured, least times predicted. It knows no Streamlit.
 Try it: tests/test_latency_view.py
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from viz_engine import definitions, diagnose, fits, latency, markup, roofline, sweep
 from viz_engine.diagnose import Diagnosis, Verdict
-from viz_engine.events import RunLog
-from viz_engine.latency import TokenCosts
+from viz_engine.events import RunLog, RunStarted
+from viz_engine.latency import Growth, TokenCosts
 from viz_engine.latency_charts import NONE, Say, giga, ms, share
 from viz_engine.markup import Cell, Number
 from viz_engine.roofline import Ceilings
@@ -52,16 +53,18 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     if result.ceilings is not None:
         least = latency.predicted_ttft_s(result.started, result.ceilings, last.columns)
     fit = parts.fit if parts else None
+    n = last.columns
     slope = fit.slopes["tokens"] if fit else None
+    linear_s = fit.slopes["tokens"] * n if fit else None
+    square_s = fit.slopes["square"] * n * n if fit else None
     rest = None if measured is None or least is None else measured - least
     prefill = last.prefill_s.median if last.prefill_s else None
     flops = parts.linear_flops + parts.attention_flops if parts else None
     rate = flops / prefill if flops and prefill else None
-    ceilings, dtype = result.ceilings, result.started.settings.dtype
-    top = ceilings.rate(dtype) if ceilings else None
+    top = roofline.rate_of(result.ceilings, result.started) if result.ceilings else None
     quadratic = parts.attention_flops / flops if parts else None
     shown = {"columns": grouped(last.columns)}
-    return [
+    cards = [
         _card(
             say, "ttft", ms(measured), tag, "ms", num=last.num_runs, **shown, **_ends(last.ttft_s)
         ),
@@ -74,8 +77,12 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
             fixed=ms(fit.fixed) if fit else NONE,
             slope=ms(slope),
             square=f"{fit.slopes['square'] * 1e9:.2f}" if fit else NONE,
+            linear_ms=ms(linear_s),
+            square_ms=ms(square_s),
+            whole=ms(fit.at(tokens=n, square=n * n) if fit else None),
             error=f"{fit.error:.1%}" if fit else NONE,
             runs=sum(p.num_runs for p in points),
+            **shown,
         ),
         _card(say, "least_ttft", ms(least), "predicted", "ms", flops=giga(flops), rate=giga(top),
               share=share(least / measured if least and measured else None), **shown),
@@ -93,16 +100,48 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
             fit=grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
             linear=giga(parts.linear_flops if parts else None),
             attention=giga(parts.attention_flops if parts else None),
+            linear_rate=giga(parts.linear_flops / linear_s if linear_s else None),
+            attention_rate=giga(parts.attention_flops / square_s if square_s else None),
             **shown,
         ),
     ]  # fmt: skip
+    if fit is None:
+        cards[1] = _unfitted(cards[1], 3, say)
+    if parts is None or parts.cross_fit is None:
+        cards[5] = dataclasses.replace(cards[5], note=say("lat.by_flops"))
+    return cards
+
+
+def _unfitted(card: Number, num: int, say: Say) -> Number:
+    """A dash with its reason: so many lengths a fit takes."""
+    return dataclasses.replace(card, note=say("lat.needs_lengths", num=num))
+
+
+def ttft_note(result: SweepResult, say: Say) -> str:
+    """What the chart shows, in the numbers of these runs."""
+    said = [say("lat.note.ttft")]
+    grown = latency.doubling(sweep.points(result))
+    if grown is not None:
+        said.append(say(f"lat.note.ttft_{grown.pace}", **_grown(grown)))
+    if result.ceilings is not None:
+        said.append(say("lat.note.ttft_least"))
+    return say("lat.gap").join(said)
+
+
+def _grown(one: Growth) -> dict[str, str]:
+    return {
+        "low": grouped(one.low),
+        "high": grouped(one.high),
+        "length": f"{one.length:.3g}",
+        "times": f"{one.times:.2f}",
+    }
 
 
 def _ends(one: Spread | None) -> dict[str, str]:
     if one is None:
         return dict.fromkeys(("p10", "p90", "p50", "p95"), NONE)
-    values = definitions.stats(one.values)
-    found = {"p10": one.p10, "p50": one.median, "p90": one.p90, "p95": values.p95}
+    p95 = None if one.p90 is None else definitions.stats(one.values).p95
+    found = {"p10": one.p10, "p50": one.median, "p90": one.p90, "p95": p95}
     return {name: ms(value) for name, value in found.items()}
 
 
@@ -121,7 +160,7 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     start = splits[0] if splits else None
     found, over = latency.residual(result), latency.overtake(result)
     mbu = (start.weights_s + start.kv_s) / start.measured_s if start else None
-    return [
+    cards = [
         _card(say, "itl", ms(short), tag, "ms", value=grouped(first.value),
               num=len(first.itl_s.values) if first.itl_s else 0, long=ms(long),
               last=grouped(last.value), **_ends(first.itl_s)),
@@ -134,7 +173,7 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
         _card(say, "residual", ms(found.fixed_s if found else None), tag, "ms",
               rate=giga(found.kv_per_s if found else None),
               share=share(found.share if found else None),
-              error=f"{found.error:.1%}" if found else NONE),
+              error=f"{found.error:.1%}" if found else NONE, num=len(splits)),
         _card(say, "mbu", share(mbu), tag, "", weights=ms(start.weights_s if start else None),
               kv=ms(start.kv_s if start else None),
               measured=ms(start.measured_s if start else None),
@@ -144,10 +183,36 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
               time=grouped(over.by_time) if over and over.by_time else NONE,
               share=share(found.share if found else None)),
     ]  # fmt: skip
+    if line is None:
+        cards[1] = _unfitted(cards[1], 2, say)
+    if found is None and splits:
+        cards[3] = _unfitted(cards[3], 3, say)
+    return cards
 
 
-def ceiling_cards(ceilings: Ceilings, dtype: str, tag: str, say: Say) -> list[Number]:
-    """The ceilings, and the maker's numbers beside them."""
+def itl_note(result: SweepResult, say: Say) -> str:
+    """What a step spends its time on and how ITL grows, in the numbers of these runs."""
+    said, points = [say("lat.note.itl")], sweep.points(result)
+    splits = latency.decode_splits(result)
+    if splits:
+        first = splits[0]
+        parts = {"weights": first.weights_s, "kv": first.kv_s, "overhead": first.overhead_s}
+        shares = {name: share(part / first.measured_s) for name, part in parts.items()}
+        lead = say(f"lat.lead.{max(parts, key=parts.get)}")
+        said.append(say("lat.note.itl_parts", first=grouped(first.value), lead=lead, **shares))
+    itl, ttft = (latency.growth(points, figure) for figure in ("itl_s", "ttft_s"))
+    if itl is not None and ttft is not None:
+        said.append(say("lat.note.itl_growth", ttft=f"{ttft.times:.3g}", **_grown(itl)))
+    if splits:
+        late = latency.exceeds(result.ceilings, splits)
+        key = "lat.note.exceeds" if late else "lat.note.itl_least"
+        said.append(say(key, values=", ".join(map(grouped, late))))
+    return say("lat.gap").join(said)
+
+
+def ceiling_cards(ceilings: Ceilings, roof: str | None, tag: str, say: Say) -> list[Number]:
+    """The ceilings, and the maker's numbers beside them. `roof`: the number format whose rate the
+    runs stand under."""
     sheet = roofline.datasheet(ceilings.machine)
     one = ceilings.bandwidth
     kernels = ", ".join(f"{name} {giga(value)}" for name, value in sorted(ceilings.kernels.items()))
@@ -157,21 +222,22 @@ def ceiling_cards(ceilings: Ceilings, dtype: str, tag: str, say: Say) -> list[Nu
               buffer=f"{ceilings.buffer_bytes / 2**20:.0f}",
               sheet=giga(sheet.bandwidth_per_s) if sheet else NONE)
     ]  # fmt: skip
-    for name, roof in ceilings.flops.items():
+    for name, rate in ceilings.flops.items():
         card = _card(
             say,
             "rate",
-            giga(roof.per_s),
+            giga(rate.per_s),
             tag,
             "GFLOP/s",
             dtype=name,
-            kernel=roof.kernel,
-            num=roof.num,
-            spread=share(roof.spread),
+            kernel=rate.kernel,
+            num=rate.num,
+            spread=share(rate.spread),
             sheet=giga(sheet.flops_per_s.get(name)) if sheet else NONE,
         )
         found.append(card)
-    ridge = ceilings.ridge(dtype)
+    top = ceilings.flops[roof].per_s if roof else None
+    ridge = top / one.per_s if top else None
     found.append(
         _card(
             say,
@@ -179,11 +245,18 @@ def ceiling_cards(ceilings: Ceilings, dtype: str, tag: str, say: Say) -> list[Nu
             f"{ridge:.1f}" if ridge else NONE,
             tag,
             "FLOP/B",
-            rate=giga(ceilings.rate(dtype)),
+            rate=giga(top),
             bandwidth=giga(one.per_s),
         )
     )
     return found
+
+
+def roof_note(started: RunStarted, roof: str, say: Say) -> str:
+    """Which flat line the points stand under, and why."""
+    own = started.settings.dtype
+    key = "lat.note.roof_own" if roof == own else "lat.note.roof_widened"
+    return say(key, dtype=own, roof=roof)
 
 
 def price_cards(found: TokenCosts, tag: str, say: Say) -> list[Number]:
@@ -244,17 +317,20 @@ def formula_table(say: Say) -> str:
 def verdict_notice(verdict: Verdict, language: str, say: Say) -> tuple[str, str, str]:
     """A verdict as one of `markup.notices`: tone, heading, text."""
     text = verdict.why.text(language) if verdict.why else ""
-    if verdict.confidence is not None:
-        text += " " + say("lat.confidence", share=share(verdict.confidence))
+    if (sure := diagnose.confidence(verdict)) is not None:
+        text += sure.text(language)
     tone = "good" if verdict.causes else ""
     return tone, diagnose.headline(verdict).text(language), text.strip()
 
 
-def shares_table(found: Diagnosis, language: str, say: Say) -> str:
-    """Where each phase's time goes, as far as the fit can say."""
+def shares_table(found: Diagnosis, say: Say) -> str:
+    """Where each phase's time goes, as far as the fit can say, and what it leaves."""
     head = [say("lat.phase"), *(say(f"diagnose.cause.{cause}") for cause in diagnose.CAUSES)]
+    head.append(say("lat.unexplained"))
     rows = []
     for verdict in (found.prefill, found.decode):
-        cells = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
+        cells: list[str | Cell] = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
+        rest = share(diagnose.unexplained(verdict))
+        cells.append(Cell(text=rest, help=say("lat.unexplained_help")))
         rows.append([say(f"lat.phase.{verdict.phase}"), *cells])
     return markup.table(head, rows)

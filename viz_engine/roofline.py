@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from viz_engine import metrics
-from viz_engine.events import RunLog
+from viz_engine.events import RunLog, RunStarted
 from viz_engine.model_files import cache_folder
 
 FILE = "ceilings.json"
@@ -45,16 +45,13 @@ class Ceilings:
     kernels: Mapping[str, float]  # best bytes a second of each read kernel and of the copy
     flops: Mapping[str, Ceiling]  # by dtype
 
-    def rate(self, dtype: str) -> float | None:
-        """FLOPs a second that a run in `dtype` may reach: its own rate or, where that is faster,
-        that of float32 (which the engine then takes for prefill)."""
-        rates = [self.flops[name].per_s for name in (dtype, "float32") if name in self.flops]
-        return max(rates, default=None)
-
-    def ridge(self, dtype: str) -> float | None:
-        """FLOPs a byte at which both ceilings meet."""
-        rate = self.rate(dtype)
-        return None if rate is None else rate / self.bandwidth.per_s
+    def roof(self, dtype: str, *, widened: bool) -> str | None:
+        """The number format whose rate is the ceiling of a run in `dtype`: its own or, where the
+        engine `widened` products and those are faster, float32. float32 too where the own format
+        was not measured; None where neither was."""
+        names = (dtype, "float32") if widened or dtype not in self.flops else (dtype,)
+        known = [name for name in names if name in self.flops]
+        return max(known, key=lambda name: self.flops[name].per_s, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +164,23 @@ def _read(path: Path) -> dict[str, dict]:
         return {}
 
 
+# ---- the roof of a run ---------------------------------------------------------------------------
+
+
+def roof_of(ceilings: Ceilings, started: RunStarted) -> str | None:
+    """The number format whose rate a run stands under. Its kernels for a few rows are other ones
+    than the products whose rate was measured, and can be faster than its own format's: where the
+    run says that it widens products to float32, the best of both rates is the ceiling of all."""
+    widened = any(part.name == "prefill_in_float32" and part.on for part in started.parts)
+    return ceilings.roof(started.settings.dtype, widened=widened)
+
+
+def rate_of(ceilings: Ceilings, started: RunStarted) -> float | None:
+    """FLOPs a second that a run can reach at most."""
+    roof = roof_of(ceilings, started)
+    return None if roof is None else ceilings.flops[roof].per_s
+
+
 # ---- steps under the roof ----------------------------------------------------------------------
 
 
@@ -248,18 +262,16 @@ class Predicted:
 
 
 def predict(
-    ceilings: Ceilings, dtype: str, *, flops: float | None, num_bytes: float | None
+    ceilings: Ceilings, rate: float | None, *, flops: float | None, num_bytes: float | None
 ) -> Predicted | None:
     """`flops / rate` and `bytes / bandwidth`; None where one of them has no basis."""
-    rate = ceilings.rate(dtype)
     if rate is None or flops is None or num_bytes is None:
         return None
     return Predicted(compute_s=flops / rate, memory_s=num_bytes / ceilings.bandwidth.per_s)
 
 
-def mfu(ceilings: Ceilings, dtype: str, flops: float | None, seconds: float) -> float | None:
+def mfu(rate: float | None, flops: float | None, seconds: float) -> float | None:
     """Model FLOPs utilisation: FLOPs a second over the rate (PaLM, 2022)."""
-    rate = ceilings.rate(dtype)
     return flops / seconds / rate if flops is not None and rate and seconds > 0 else None
 
 

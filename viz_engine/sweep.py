@@ -42,6 +42,7 @@ NEW_TOKENS = {"ttft": 4, "itl": 24, "batch": 16}
 BATCH_CONTEXT = 256  # prompt length while the batch grows
 REPEATS, BUDGET_S = 3, 120.0
 MAX_VALUES, MAX_REPEATS, MAX_BUDGET_S = 16, 20, 3600.0
+SPREAD_RUNS = 3  # from which percentiles are given
 TOKEN_WORK = 8.0  # a decode step counts as this many prompt tokens until runs have shown better
 
 
@@ -90,8 +91,9 @@ def check_sweep(settings: SweepSettings) -> None:
     values = settings.values
     if not 1 <= len(values) <= MAX_VALUES or not all(1 <= value <= most for value in values):
         raise UserError("sweep.bad_values", most=MAX_VALUES, limit=most)
-    if len(set(values)) != len(values):
-        raise UserError("sweep.bad_values", most=MAX_VALUES, limit=most)
+    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
+    if twice is not None:
+        raise UserError("sweep.twice", value=twice)
     if not 1 <= settings.repeats <= MAX_REPEATS:
         raise UserError("sweep.bad_repeats", most=MAX_REPEATS)
     if not 1 <= settings.budget_s <= MAX_BUDGET_S:
@@ -303,12 +305,13 @@ def _seconds(log: RunLog) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A median with its spread: all values stay visible."""
+    """A median with its spread: all values stay visible. No percentiles of fewer than
+    SPREAD_RUNS runs: what one run did, however many values it gave, is no spread."""
 
     values: tuple[float, ...]
     median: float
-    p10: float
-    p90: float
+    p10: float | None
+    p90: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,11 +329,13 @@ class Point:
     kv_bytes: float | None  # read and written by a decode step, mean
 
 
-def spread(values: Sequence[float]) -> Spread | None:
-    """None of no values."""
+def spread(values: Sequence[float], num_runs: int) -> Spread | None:
+    """None of no values. `num_runs`: how many runs they are from."""
     if not values:
         return None
     p10, median, p90 = (metrics.percentile(list(values), share) for share in (0.1, 0.5, 0.9))
+    if num_runs < SPREAD_RUNS:
+        p10 = p90 = None
     return Spread(values=tuple(values), median=median, p10=p10, p90=p90)
 
 
@@ -344,6 +349,11 @@ def points(result: SweepResult) -> list[Point]:
     return [_point(value, by_value[value]) for value in sorted(by_value)]
 
 
+def thin(result: SweepResult) -> list[int]:
+    """The values of which there are fewer runs than a spread takes."""
+    return [point.value for point in points(result) if point.num_runs < SPREAD_RUNS]
+
+
 def _point(value: int, logs: list[RunLog]) -> Point:
     steps = [roofline.step_points(log) for log in logs]
     decode = [step for run in steps for step in run if step.phase == "decode"]
@@ -354,11 +364,12 @@ def _point(value: int, logs: list[RunLog]) -> Point:
         columns=logs[0].started.prompt_columns,
         batch=logs[0].started.settings.batch,
         num_runs=len(logs),
-        ttft_s=spread([ns / 1e9 for ns in firsts]),
+        ttft_s=spread([ns / 1e9 for ns in firsts], len(logs)),
         prefill_s=spread(
-            [sum(step.seconds for step in run if step.phase == "prefill") for run in steps]
+            [sum(step.seconds for step in run if step.phase == "prefill") for run in steps],
+            len(logs),
         ),
-        itl_s=spread([ns / 1e9 for log in logs for ns in metrics.itl_ns(log)]),
-        decode_s=spread([step.seconds for step in decode]),
+        itl_s=spread([ns / 1e9 for log in logs for ns in metrics.itl_ns(log)], len(logs)),
+        decode_s=spread([step.seconds for step in decode], len(logs)),
         kv_bytes=sum(kv) / len(kv) if kv else None,
     )

@@ -8,6 +8,7 @@ Try it: `python -m viz_engine sweep --what ttft --budget 30`
 import argparse
 import dataclasses
 import json
+import re
 import sys
 import time
 import uuid
@@ -87,8 +88,9 @@ def settings_of(args: argparse.Namespace) -> SweepSettings:
 
 
 def values_of(text: str) -> tuple[int, ...]:
-    """`64,128, 256` as numbers. Raises UserError on anything else."""
-    words = [word.strip() for word in text.replace("，", ",").split(",") if word.strip()]
+    """`64,128; 256` as numbers. Raises UserError on anything else: not on a list without commas
+    either, for `2 048` is one number to whoever copies it from the page."""
+    words = [word.strip() for word in re.split("[,;，；、]", text) if word.strip()]
     if not words or not all(word.isascii() and word.isdecimal() for word in words):
         raise UserError("sweep.bad_numbers", text=text[:60])
     return tuple(int(word[:9]) for word in words)
@@ -181,6 +183,8 @@ def table(result: SweepResult) -> str:
     for point in sweep.points(result):
         figures = [_cell(point.ttft_s), _cell(point.itl_s)]
         lines.append(f"{point.value:>8}  {point.num_runs:>4}  {figures[0]:<27}  {figures[1]}")
+    if sweep.thin(result):
+        lines.append(f"fewer than {sweep.SPREAD_RUNS} runs: no p10-p90, and one run may be far off")
     if result.ended != "done":
         lines.append(f"ended: {result.ended}" + (f" ({result.error})" if result.error else ""))
     return "\n".join(lines)
@@ -189,6 +193,8 @@ def table(result: SweepResult) -> str:
 def _cell(one: sweep.Spread | None) -> str:
     if one is None:
         return "-"
+    if one.p10 is None:
+        return f"{one.median * 1e3:.1f} (-)"
     return f"{one.median * 1e3:.1f} ({one.p10 * 1e3:.1f}-{one.p90 * 1e3:.1f})"
 
 

@@ -48,7 +48,12 @@ def test_a_sweep_of_ones_own_takes_the_recorded_ones_place_and_has_a_link(visit:
     box = visit.page.get_by_role("textbox", name="Prompt lengths, in tokens")
     box.fill("64, 128")
     box.press("Tab")
+    visit.page.get_by_text("values × repeats: 2 × 3").wait_for()
+    parts = visit.page.locator(".st-key-lat_section")
+    top = parts.bounding_box()["y"]
     visit.page.get_by_role("button", name="Measure here").click()
+    visit.page.get_by_test_id("stProgress").wait_for()
+    assert parts.bounding_box()["y"] == top  # its place was kept
     visit.page.wait_for_url(re.compile("sweep="))
     visit.page.get_by_text("measured on").first.wait_for()
     visit.page.locator(".st-key-lat_stop button").click()
@@ -65,12 +70,17 @@ def test_a_sweep_of_ones_own_takes_the_recorded_ones_place_and_has_a_link(visit:
 def test_values_that_cannot_be_swept_get_a_sentence(visit: Visit) -> None:
     opened(visit)
     box = visit.page.get_by_role("textbox", name="Prompt lengths, in tokens")
-    refused = {"abc": "“abc”", "0": "different", "1.5": "“1.5”", "64, 64": "different"}
+    refused = {
+        "abc": "“abc” is not a list",
+        "0": "different whole numbers",
+        "64 128": "“64 128” is not a list",
+        "64, 64": "64 is given twice",
+    }
     for text, words in refused.items():
         box.fill(text)
         box.press("Tab")
         visit.page.get_by_role("button", name="Measure here").click()
-        visit.page.get_by_text("whole numbers").filter(has_text=words).first.wait_for()
+        visit.page.get_by_text(words).first.wait_for()
         visit.page.locator(".js-plotly-plot").first.wait_for()  # what was there stays
 
 
