@@ -429,7 +429,7 @@ def users(found: Bill) -> None:
             help=say(f"mem.{name}_help"),
             **KEEP,
         )
-    shown = bill_words.service_cards(found, bill.service(found), state.mem_rate, say)
+    shown = bill_words.service_cards(found, bill.service(found), state.mem_rate, say, language)
     st.html(markup.cards(shown))
     st.caption(say("mem.users_note_long"))
 

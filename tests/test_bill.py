@@ -130,15 +130,52 @@ def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> Non
 
 def test_where_nothing_fits_nobody_is_served_and_the_reason_is_said() -> None:
     full = bill.make(choose("llama-3.3-70b", engine="vllm"))
-    (card,) = bill_words.service_cards(full, bill.service(full), 1.0, english)
+    (card,) = bill_words.service_cards(full, bill.service(full), 1.0, english, "en")
     assert card.value == "-" and "fits" in card.note
 
 
 def test_without_a_bandwidth_there_is_no_time_and_no_user() -> None:
     found = bill.make(replace(choose(), device=hardware.this_machine()))
     assert found.ttft is None and found.itl is None and bill.service(found).paged is None
-    (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english)
+    (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english, "en")
     assert card.value == "-" and "bandwidth" in card.note
+
+
+@pytest.mark.parametrize("device", ["Apple M4 Max 128 GB", "NVIDIA DGX Spark (GB10)"])
+def test_without_a_rate_reading_a_prompt_has_no_time_and_a_step_that_reads_bytes_has(
+    device,
+) -> None:
+    found = bill.make(choose(device=device, context_len=131072, num_sequences=1))
+    assert found.ttft is None and found.itl.rate is None
+    assert found.itl.bound_s == pytest.approx(
+        (bill._weight_bytes(found.choice, active=True) + 16 * 2**30) / found.itl.bandwidth.plain
+    )
+    first, step = bill_words.cards(found, english, "en")[4:6]
+    assert first.value == "-" and "no FLOP rate" in first.note and not first.formula
+    assert "rate are" not in step.formula and "%" in step.formula
+    (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english, "en")
+    assert card.value == "-" and "no FLOP rate" in card.note
+
+
+def test_a_model_whose_matrices_are_unknown_has_no_time() -> None:
+    text = {"model_type": "bart", "decoder_layers": 4, "d_model": 256, "is_encoder_decoder": True}
+    model = config.read(text | {"decoder_attention_heads": 8, "vocab_size": 1000})
+    asked = replace(choose().settings, num_parameters=10**9, cross_len=64)
+    found = bill.make(replace(choose(), model=model, settings=asked))
+    assert found.ttft is None and found.itl is None
+    assert "matrices" in bill_words.cards(found, english, "en")[4].note
+
+
+def test_requests_in_flight_take_as_long_as_that_many_do() -> None:
+    found = bill.make(choose(engine="vllm"))
+    served = bill.service(found)
+    num, duration = bill.in_flight(found, served, 1.0)
+    step = bill.middle(bill.itl(found.choice, LOAD.mean_held_len, num))
+    assert duration == pytest.approx(bill.middle(served.ttft) + 511 * step)
+    assert num - 1 < duration <= num < served.room and duration < served.duration_s / 1.5
+    assert bill.in_flight(found, served, 2 * served.paged.requests_per_s) is None
+    over = bill_words.service_cards(found, served, 100.0, english, "en")[3]
+    assert over.value == "-" and over.tone == "bad" and "more arrive than leave" in over.note
 
 
 @given(
@@ -215,7 +252,7 @@ def test_every_model_has_its_words_in_both_languages(name: str, language: str) -
     assert all(table.count("<tr") > 1 for table in tables)
     assert bill_words.model_line(config.preset(name), say)
     assert len(bill_words.accident_notices(found, say)) == 3
-    assert bill_words.service_cards(found, bill.service(found), 1.0, say)
+    assert bill_words.service_cards(found, bill.service(found), 1.0, say, language)
 
 
 def test_sliders_stop_at_ten_million_and_double_on_the_way() -> None:

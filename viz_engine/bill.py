@@ -16,7 +16,7 @@ from viz_engine.hardware import Device
 from viz_engine.memory import Limit, Plan
 from viz_engine.reserve import Settings
 from viz_engine.spec import LayerSpec
-from viz_engine.text import UserError
+from viz_engine.text import Message, UserError
 
 # Where the sliders stop: powers of two with the halves between them, and ten million.
 CONTEXT_LENS = (
@@ -175,14 +175,14 @@ def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
     return sum(kind.num_bytes for kind in reserve.kinds(choice.model, settings))
 
 
-def _step(choice: Choice, flops: int | None, kv_bytes: int) -> StepTime | None:
+def _step(choice: Choice, flops: int, kv_bytes: int) -> StepTime | None:
     least, most = (_weight_bytes(choice, active=active) + kv_bytes for active in (True, False))
     return capacity.step_time(
-        Work(flops=flops or 0, num_bytes=least),
+        Work(flops=flops, num_bytes=least),
         choice.device,
         compute_format(choice),
         ranks=choice.settings.tp,
-        most=Work(flops=flops or 0, num_bytes=most),
+        most=Work(flops=flops, num_bytes=most),
     )
 
 
@@ -194,22 +194,33 @@ def compute_format(choice: Choice) -> str:
 
 
 def ttft(choice: Choice, prompt_len: int) -> StepTime | None:
-    """Least time to read one prompt: the weights once, its rows written, its FLOPs."""
-    flops = None
-    if (found := products(choice.model)) is not None:
-        layers = pair_flops(choice.model)
-        flops = capacity.prefill_flops(found[0], layers, prompt_len) + 2 * found[1]
+    """Least time to read one prompt: the weights once, its rows written, its FLOPs. None where
+    one of them has no basis (`why_no_time`)."""
+    found = products(choice.model)
+    if found is None:
+        return None
+    layers = pair_flops(choice.model)
+    flops = capacity.prefill_flops(found[0], layers, prompt_len) + 2 * found[1]
     return _step(choice, flops, _kv_bytes(choice, prompt_len, 1))
 
 
 def itl(choice: Choice, context_len: int, num_sequences: int) -> StepTime | None:
     """Least time of a step that writes one token of each sequence: the weights once, all rows of
-    all sequences."""
-    flops = None
-    if (found := products(choice.model)) is not None:
-        one = capacity.decode_flops(found[0] + found[1], pair_flops(choice.model), context_len)
-        flops = one * num_sequences
-    return _step(choice, flops, _kv_bytes(choice, context_len, num_sequences))
+    all sequences. None where one of them has no basis (`why_no_time`)."""
+    found = products(choice.model)
+    if found is None:
+        return None
+    one = capacity.decode_flops(found[0] + found[1], pair_flops(choice.model), context_len)
+    return _step(choice, one * num_sequences, _kv_bytes(choice, context_len, num_sequences))
+
+
+def why_no_time(choice: Choice) -> Message:
+    """What is missing where `ttft` or `itl` is None."""
+    if choice.device.bandwidth is None:
+        return Message(key="mem.no_bandwidth")
+    if products(choice.model) is None:
+        return Message(key="mem.no_products")
+    return Message(key="mem.no_rate")
 
 
 # ---- users -------------------------------------------------------------------------------------
@@ -218,8 +229,10 @@ def itl(choice: Choice, context_len: int, num_sequences: int) -> StepTime | None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """What one copy of the model serves when requests have their average length, and what it would
-    serve if each reserved the longest. `duration_s` is the mean of the expected range."""
+    serve if each reserved the longest. `duration_s` is the middle of the expected range when the
+    copy is full, as `itl` is."""
 
+    room: int  # requests of the average length that fit
     paged: Served | None
     reserved: Served | None
     duration_s: float | None
@@ -237,16 +250,17 @@ def service(found: Bill) -> Service:
     first = ttft(choice, load.prompt_len)
     step = itl(choice, load.mean_held_len, num) if num else None
     if first is None or step is None:
-        return Service(paged=None, reserved=None, duration_s=None, ttft=first, itl=step)
-    duration = load.duration_s(_middle(first), _middle(step))
+        return Service(room=num, paged=None, reserved=None, duration_s=None, ttft=first, itl=step)
+    duration = load.duration_s(middle(first), middle(step))
     most = reserve.MAX_SEQUENCES if found.most.unbounded else found.most.value
     fewer = min(most, num)
     slower = itl(choice, load.mean_held_len, fewer) if fewer else None
     return Service(
+        room=num,
         paged=capacity.served(num, duration, think_s=load.think_s),
         reserved=capacity.served(
             fewer,
-            load.duration_s(_middle(first), _middle(slower)) if slower else duration,
+            load.duration_s(middle(first), middle(slower)) if slower else duration,
             think_s=load.think_s,
         ),
         duration_s=duration,
@@ -255,8 +269,21 @@ def service(found: Bill) -> Service:
     )
 
 
-def _middle(time: StepTime) -> float:
+def middle(time: StepTime) -> float:
+    """The middle of the expected range, in seconds."""
     return (time.fast_s + time.slow_s) / 2
+
+
+def in_flight(found: Bill, served: Service, rate: float) -> tuple[int, float] | None:
+    """(requests in flight in one copy, how long one then takes in seconds) when `rate` requests a
+    second arrive at all copies, evenly shared: each is as slow as those beside it make it. None
+    where more arrive than leave."""
+    choice, load = found.choice, found.choice.load
+
+    def duration_s(num: int) -> float:
+        return load.duration_s(middle(served.ttft), middle(itl(choice, load.mean_held_len, num)))
+
+    return capacity.steady(rate / choice.num_replicas, served.paged.sequences, duration_s)
 
 
 # ---- warnings ----------------------------------------------------------------------------------

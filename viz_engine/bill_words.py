@@ -100,8 +100,8 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
             note=say("mem.most_note", context=context, half=_limit_text(found.most_twice, say)),
             formula=_limit_formula(found, found.most, reserve.MAX_SEQUENCES, say),
         ),
-        _time_card("ttft", found, found.ttft, say),
-        _time_card("itl", found, found.itl, say),
+        _time_card("ttft", found, found.ttft, say, language),
+        _time_card("itl", found, found.itl, say, language),
         Number(
             label=say("mem.card.growth"),
             help=say("mem.card.growth_help"),
@@ -220,10 +220,11 @@ def _limit_formula(found: Bill, limit: Limit, most: int, say: Say) -> str:
     return say("mem.formula.inverse", budget=budget, value=count(limit.value), total=total)
 
 
-def _time_card(name: str, found: Bill, time: StepTime | None, say: Say) -> Number:
+def _time_card(name: str, found: Bill, time: StepTime | None, say: Say, language: str) -> Number:
     label, help_text = say(f"mem.card.{name}"), say(f"mem.card.{name}_help")
     if time is None:
-        return Number(label=label, help=help_text, value="-", note=say("mem.no_bandwidth"))
+        why = bill.why_no_time(found.choice).text(language)
+        return Number(label=label, help=help_text, value="-", tag=say("mem.predicted"), note=why)
     value, _, unit = time_text(time.bound_s).partition(" ")
     return Number(
         label=label,
@@ -246,7 +247,9 @@ def time_lines(found: Bill, time: StepTime, say: Say) -> list[str]:
             time=time_text(time.memory_s),
         )
     ]
-    if time.rate is not None and time.compute_s:
+    low, high = capacity.BANDWIDTH_SHARE
+    shares = {"memory": f"{low:.0%}–{high:.0%}"}
+    if time.rate is not None:
         ranks = found.choice.settings.tp
         lines.append(
             say(
@@ -258,11 +261,11 @@ def time_lines(found: Bill, time: StepTime, say: Say) -> list[str]:
             )
         )
         lines.append(say("mem.formula.time_bound", which=say(f"mem.bound.{time.bound_by}")))
+        low, high = capacity.COMPUTE_SHARE
+        lines.append(say("mem.formula.time_range", compute=f"{low:.0%}–{high:.0%}", **shares))
     else:
-        lines.append(say("mem.formula.time_unknown"))
-    shares = {"memory": capacity.BANDWIDTH_SHARE, "compute": capacity.COMPUTE_SHARE}
-    texts = {name: f"{low:.0%}–{high:.0%}" for name, (low, high) in shares.items()}
-    lines.append(say("mem.formula.time_range", **texts))
+        lines.append(say("mem.formula.time_unknown", least=capacity.MEMORY_BOUND_BELOW))
+        lines.append(say("mem.formula.time_range_bytes", **shares))
     if any(g.active is not None and g.active < g.count for g in found.choice.model.weights or ()):
         lines.append(say("mem.formula.time_experts"))
     return lines
@@ -408,12 +411,14 @@ def _figure(figure: Figure | None, *, unit: bool = True) -> str | Cell:
 # ---- users -------------------------------------------------------------------------------------
 
 
-def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[Number]:
+def service_cards(
+    found: Bill, service: Service, rate: float, say: Say, language: str
+) -> list[Number]:
     """Who is served by all copies, and how many requests are in flight at `rate` a second."""
     load, copies = found.choice.load, found.choice.num_replicas
     if service.paged is None:
-        known = found.choice.device.bandwidth is not None
-        note = say("mem.none_fits" if known else "mem.no_bandwidth")
+        why = bill.why_no_time(found.choice).text(language)
+        note = why if service.room else say("mem.none_fits")
         return [Number(label=say("mem.card.users"), value="-", tag=say("mem.predicted"), note=note)]
     paged, answer = service.paged, time_text(service.duration_s)
     held = say(
@@ -430,9 +435,7 @@ def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[
         users=count(paged.users),
         copies=copies,
     )
-    middle = {name: time_text((t.fast_s + t.slow_s) / 2) for name, t in _both(service).items()}
-    flight = capacity.in_flight(rate, service.duration_s)
-    room = paged.sequences * copies
+    middle = {name: time_text(bill.middle(t)) for name, t in _both(service).items()}
     return [
         Number(
             label=say("mem.card.users"),
@@ -467,18 +470,42 @@ def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[
                 **middle,
             ),
         ),
-        Number(
-            label=say("mem.card.flight"),
-            help=say("mem.card.flight_help"),
-            tag=say("mem.predicted"),
-            value=f"{flight:.3g}",
-            tone="good" if flight <= room else "bad",
-            note=say("mem.flight_note", room=count(room)),
-            formula=say(
-                "mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=f"{flight:.3g}"
-            ),
-        ),
+        _flight_card(found, service, rate, say),
     ]
+
+
+def _flight_card(found: Bill, service: Service, rate: float, say: Say) -> Number:
+    """Requests in flight at `rate`, each as slow as those beside it make it."""
+    copies, load = found.choice.num_replicas, found.choice.load
+    room = service.paged.sequences * copies
+    shown = {"label": say("mem.card.flight"), "help": say("mem.card.flight_help")}
+    shown["tag"] = say("mem.predicted")
+    steady = bill.in_flight(found, service, rate)
+    if steady is None:
+        most = f"{service.paged.requests_per_s * copies:.3g}"
+        note = say("mem.flight_over", room=count(room), rate=f"{rate:g}", most=most)
+        return Number(value="-", tone="bad", note=note, **shown)
+    beside, duration = steady
+    flight, answer = capacity.in_flight(rate, duration), time_text(duration)
+    step = bill.itl(found.choice, load.mean_held_len, beside)
+    lines = (
+        say("mem.formula.flight_load", num=count(beside)),
+        say(
+            "mem.formula.duration",
+            tokens=count(max(load.output_len - 1, 0)),
+            total=answer,
+            ttft=time_text(bill.middle(service.ttft)),
+            itl=time_text(bill.middle(step)),
+        ),
+        say("mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=f"{flight:.3g}"),
+    )
+    return Number(
+        value=f"{flight:.3g}",
+        tone="good",
+        note=say("mem.flight_note", room=count(room), answer=answer),
+        formula="\n".join(lines),
+        **shown,
+    )
 
 
 def _both(service: Service) -> dict[str, StepTime]:
