@@ -311,8 +311,11 @@ def model_caption() -> None:
     except UserError as error:
         st.caption(f":orange[{plain(error.message.text(language))}]")
         return
-    source = config.preset_table().get(state.mem_model, {}).get("source", "")
+    shipped = config.preset_table().get(state.mem_model, {})
+    source = shipped.get("source", "")
     lines = [f"{say('mem.source')}: {plain(source)}"] if source else []
+    if stored := shipped.get("quantization_source"):
+        lines.append(f"quantization\\_config: {plain(stored)}")
     lines.append(say("mem.provenance") + ":")
     for found in model.derivations:
         how = say(f"mem.how.{found.how}")

@@ -260,3 +260,9 @@ def test_sliders_stop_at_ten_million_and_double_on_the_way() -> None:
     assert list(bill.CONTEXT_LENS) == sorted(set(bill.CONTEXT_LENS))
     assert list(bill.SEQUENCES) == sorted(set(bill.SEQUENCES))
     json.dumps(bill.CONTEXT_LENS)
+
+
+def test_products_of_fp8_weights_are_computed_in_fp8() -> None:
+    assert bill.compute_format(choose("deepseek-v3")) == "fp8"
+    assert bill.compute_format(choose("deepseek-v3", weight_format="bf16")) == "bf16"
+    assert bill.compute_format(choose("llama-3.1-8b")) == "bf16"

@@ -202,7 +202,9 @@ def test_presets_are_cited_and_read() -> None:
     table = config.preset_table()
     assert len(table) >= 15
     for name, row in table.items():
-        assert row["source"].startswith(("https://", "public GitHub file", "PyPI")), name
+        assert row["source"].startswith(
+            ("https://", "a copy of the model's config.json", "PyPI")
+        ), name
         found = config.preset(name)
         assert found.num_parameters, name
 

@@ -143,24 +143,24 @@ def pair_flops(model: ModelConfig) -> list[tuple[int, int | None]]:
 
 
 def bits_of(choice: Choice, weight_format: str) -> float:
-    """Bits of a weight in that format; "auto" is what the engine loads the model in."""
+    """Bits of a weight in that format; "auto" is what the engine loads the model in,
+    the mean where that is a mix of types."""
     served = engines.served_dtype(choice.model, choice.settings.engine)
-    return weights.bits_of(weight_format, served)
+    return choice.model.weight_bits(weight_format, served)
 
 
 def _weight_bytes(choice: Choice, *, active: bool) -> int:
     """Bytes of weights that a step reads on one rank of the tensor-parallel group: without the
     table that is looked up row by row, unless it is the output matrix too."""
     model, settings = choice.model, choice.settings
-    bits = bits_of(choice, settings.weight_format)
-    if model.weights is None:
-        total = settings.num_parameters or model.num_parameters or 0
-        return round(total * bits / 8 / settings.tp)
+    served = engines.served_dtype(model, settings.engine)
+    bits = weights.bits_of(settings.weight_format, served)
     tied = not any(g.name == "head" for g in model.weights)
     read = [g for g in model.weights if tied or not g.looked_up]
     if active:
         read = [replace(g, count=g.count if g.active is None else g.active) for g in read]
-    return weights.rank_bytes(tuple(read), bits, settings.tp)
+    stored = weights.is_auto(settings.weight_format)
+    return weights.rank_bytes(tuple(read), bits, settings.tp, stored=stored)
 
 
 def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
@@ -189,7 +189,9 @@ def _step(choice: Choice, flops: int, kv_bytes: int) -> StepTime | None:
 def compute_format(choice: Choice) -> str:
     """What the products are computed in: 8-bit and 4-bit floating point where weights are kept so
     and the device has units for it, else 16 bits."""
-    name = choice.settings.weight_format
+    name, stored = choice.settings.weight_format, choice.model.stored
+    if stored is not None and weights.is_auto(name):
+        name = stored.method
     return {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(name, "bf16")
 
 

@@ -346,14 +346,15 @@ def precision_table(found: Bill, say: Say, language: str) -> str:
     head = [say(f"mem.col.{n}") for n in ("format", "bits", "weights", "each", "left", "most")]
     own = bill.bits_of(choice, settings.weight_format)
     rows = []
-    for name, plan, most in bill.precisions(choice, PRECISIONS):
+    own_first = ("auto",) if choice.model.stored else ()
+    for name, plan, most in bill.precisions(choice, (*own_first, *PRECISIONS)):
         bits = bill.bits_of(choice, name)
         each, total = plan.part("weights").num_bytes, bill.model_weight_bytes(choice, name)
         left = choice.budget_bytes - (plan.total_bytes - plan.kv_bytes)
         rows.append(
             [
                 Cell(text=name, tone="good" if bits == own else ""),
-                f"{bits:g}",
+                f"{bits:.3g}",
                 "-" if total is None else bytes_text(total),
                 Cell(text=bytes_text(each), help=plan.part("weights").formula.text(language)),
                 bytes_text(left) if left > 0 else Cell(text=_mark(False), tone="bad"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from viz_engine import config_keys, layer_kinds, layer_rows, weights
+from viz_engine import config_keys, layer_kinds, layer_rows, quantization, weights
 from viz_engine.config_keys import CONTEXT, HEAD_DIM, HEADS, HIDDEN, LAYERS, VOCAB, Derivation, Keys
 from viz_engine.spec import LayerSpec
 from viz_engine.text import Message, UserError
@@ -49,6 +49,7 @@ class ModelConfig:
     dtype: str  # of weights and cache unless asked otherwise: a name in kv.FORMATS
     recurrent_format: str  # of the recurrent part of a state where an engine follows the config
     weights: tuple[weights.WeightGroup, ...] | None  # None: the file does not say enough
+    stored: quantization.Stored | None  # how they are released; None: in `dtype`
     mlp_width: int  # of the widest MLP that a token passes through
     rope_cache_numbers: int  # cos and sin for every position, which engines hold beside the weights
     derivations: tuple[Derivation, ...]
@@ -67,6 +68,14 @@ class ModelConfig:
     def num_active_parameters(self) -> int | None:
         """Weights that one token takes part in: of a mixture of experts, those it is routed to."""
         return None if self.weights is None else sum(w.num_active for w in self.weights)
+
+    def weight_bits(self, name: str, dtype: str) -> float:
+        """Bits of a weight in the format `name`; "auto": the mean of those that the weights are
+        released in, `dtype` where the file says no other. Raises UserError."""
+        bits = weights.bits_of(name, dtype)
+        if not weights.is_auto(name) or self.stored is None:
+            return bits
+        return self.stored.bits if self.weights is None else weights.mean_bits(self.weights, bits)
 
     def derivation(self, field: str) -> Derivation | None:
         """Where a size came from."""
@@ -90,6 +99,13 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     grown = next((x for x in reversed(layers) if x.kind in ("full", "latent")), None)
     dtype = _dtype(whole, text, warnings)
     described = weights.groups_of(keys, layers, hidden, bool(_tied(whole, keys)))
+    stored = quantization.read(whole, text, warnings)
+    if stored is not None:
+        own = weights.bits_of("auto", dtype)
+        described = described and quantization.apply(stored, described, own)
+        keys.note(
+            "weight_format", f"{stored.method}, {stored.bits:.4g} bits", stored.source, "read"
+        )
     if described is None:
         warnings.append(Message(key="size.warn_weights", params={"model_type": model_type or "?"}))
     if keys.flag("is_decoder") is False and model_type in layer_kinds.ENCODERS:
@@ -113,6 +129,7 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         dtype=dtype,
         recurrent_format=layer_rows.recurrent_format(keys, layers, dtype),
         weights=described,
+        stored=stored,
         mlp_width=weights.widest(described or ()) or 4 * hidden,
         rope_cache_numbers=layer_rows.rope_cache_numbers(keys, layers, context),
         derivations=tuple(keys.derivations),

@@ -319,7 +319,7 @@ def _weights(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> t
         return None
     bits = weights.bits_of("auto", model.dtype)
     value = weights.allocated_bytes(
-        model.weights, bits, said.get("tp", 1), model.rope_cache_numbers
+        model.weights, bits, said.get("tp", 1), model.rope_cache_numbers, stored=True
     )
     return (
         0.99 * value,

@@ -259,7 +259,7 @@ def options_to_fit(model: ModelConfig, settings: Settings, memory_bytes: int) ->
     cache type, fewer sequences, a shorter context, more devices; each alone, those that do not
     suffice too."""
     changes: list[tuple[Message, Settings]] = []
-    own = weights.bits_of(settings.weight_format, engines.served_dtype(model, settings.engine))
+    own = model.weight_bits(settings.weight_format, engines.served_dtype(model, settings.engine))
     for name in ("bf16", "int8", "int4"):
         if weights.FORMATS[name] < own:
             changes.append((_change("weights", name), replace(settings, weight_format=name)))
@@ -320,19 +320,21 @@ def _weights(
 ) -> Part:
     """Parameters x bits, shared over the ranks; with the number format's own scales where it has
     them, and as torch's allocator rounds where it is vLLM that loads them."""
-    bits = weights.bits_of(name, engines.served_dtype(model, engine))
+    dtype = engines.served_dtype(model, engine)
+    bits, mean = weights.bits_of(name, dtype), model.weight_bits(name, dtype)
+    stored = weights.is_auto(name)
     num = asked or model.num_parameters
     if num is None:
         return _exact("weights", 0, Message(key="size.formula_no_weights"))
-    params = {"parameters": f"{num:,}", "bits": f"{bits:g}", "ranks": tp * pp}
+    params = {"parameters": f"{num:,}", "bits": f"{mean:.6g}", "ranks": tp * pp}
     key = "size.formula_weights"
     if model.weights is None or asked:
-        total = round(num * bits / 8 / tp / pp)
+        total = round(num * mean / 8 / tp / pp)
     elif engine == "vllm":
         key, groups = "size.formula_weights_vllm", _stage_weights(model, pp)
-        total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers)
+        total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers, stored=stored)
     else:
-        total = weights.rank_bytes(_stage_weights(model, pp), bits, tp)
+        total = weights.rank_bytes(_stage_weights(model, pp), bits, tp, stored=stored)
     return _exact("weights", total, Message(key=key, params=params | {"total": f"{total:,}"}))
 
 
@@ -418,6 +420,10 @@ def _overhead_part(settings: Settings) -> Part:
 def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
     """What the numbers assume, and what will not work."""
     found = []
+    if model.stored is not None and weights.is_auto(settings.weight_format):
+        stored = model.stored
+        params = {"key": stored.source, "method": stored.method, "bits": f"{stored.bits:.4g}"}
+        found.append(Message(key="size.note_quantization", params=params))
     if model.max_context_len is not None and settings.context_len > model.max_context_len:
         params = {"context": settings.context_len, "limit": model.max_context_len}
         found.append(Message(key="size.warn_context", params=params))
