@@ -35,7 +35,6 @@ from viz_engine.reserve import Settings
 from viz_engine.text import Message, UserError, grouped, plain, t
 
 SAME = "same"  # V in the format of K
-APART = ("exact", "llama.cpp")  # engines that can keep V in another format than K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
 MAX_PINNED = 3
 FIRST_MODEL = "llama-3.1-8b"
@@ -143,7 +142,7 @@ def model_chosen() -> tuple[str, ModelConfig]:
 def choice() -> Choice:
     """What the boxes hold. Raises UserError."""
     fields = {name: state[key] for name, key in FIELDS.items()}
-    if fields["v_format"] == SAME or state.mem_engine not in APART:
+    if fields["v_format"] == SAME or state.mem_engine not in engines.APART:
         fields["v_format"] = None
     _, model = model_chosen()
     if model.num_parameters is None and state.mem_parameters:
@@ -262,7 +261,7 @@ def ask_band() -> None:
             "mem_v",
             "v",
             format_func=lambda v: same if v == SAME else v,
-            disabled=state.mem_engine not in APART,
+            disabled=state.mem_engine not in engines.APART,
         )
 
 

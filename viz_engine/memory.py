@@ -113,7 +113,9 @@ class Plan:
     parts: tuple[Part, ...]
     kinds: tuple[KindRow, ...]
     num_ranks: int
-    growth_bytes: int  # that one more token of one sequence adds, before rounding
+    growth_bytes: (
+        int  # that one more token of one sequence adds, before rounding; with dcp the mean
+    )
     warnings: tuple[Message, ...]
 
     def part(self, kind: str) -> Part:
@@ -159,6 +161,7 @@ def plan(model: ModelConfig, settings: Settings) -> Plan:
         for layer, num in reserve.stage(model, settings).items()
         if layer.kind in ("full", "latent")
     )
+    growth = -(-growth // settings.dcp)
     parts = (
         weight,
         _exact("kv", rows, Message(key="size.formula_kv", params=_summed(kinds, state=False))),
@@ -427,6 +430,11 @@ def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
     if model.max_context_len is not None and settings.context_len > model.max_context_len:
         params = {"context": settings.context_len, "limit": model.max_context_len}
         found.append(Message(key="size.warn_context", params=params))
+    k_format, _ = reserve.formats(model, settings)
+    known = engines.CACHE_FORMATS.get(settings.engine)
+    if known is not None and settings.kv_format != "auto" and k_format not in known:
+        params = {"engine": settings.engine, "name": k_format, "known": ", ".join(known)}
+        found.append(Message(key="size.warn_cache_format", params=params))
     rows = [layer for layer in model.layer_counts if layer.num_kv_heads and layer.kind != "latent"]
     if any(layer.num_kv_heads < settings.tp for layer in rows):
         fewest = min(layer.num_kv_heads for layer in rows)

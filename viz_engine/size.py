@@ -12,6 +12,7 @@ Try it: `python -m viz_engine size --model llama-3.1-8b --context 32768 --sequen
 """
 
 import argparse
+import difflib
 import json
 import sys
 from collections.abc import Mapping
@@ -169,6 +170,10 @@ def size(
     answer["num_active_parameters"] = _predicted(
         found.num_active_parameters, "weights a token", "experts that a token is routed to"
     )
+    if asked.num_parameters is not None:
+        given = {"value": asked.num_parameters, "unit": "weights", "how": "given"}
+        answer["num_parameters"] = given | {"source": "num_parameters"}
+        del answer["num_active_parameters"]
     answer |= _engine_view(found, asked)
     answer |= _fit(found, asked, made, gpu, memory_bytes)
     answer["layers"] = [
@@ -272,8 +277,16 @@ def _device(name: str) -> hardware.Device:
     try:
         return hardware.device(name)
     except KeyError:
-        known = ", ".join(device.name for device in hardware.devices())
-        raise UserError("error.size_gpu", name=name[:60], known=known) from None
+        raise UserError("error.size_gpu", name=name[:60], known=_nearest(name)) from None
+
+
+def _nearest(name: str) -> str:
+    """The devices whose names are like `name`, at most three; all of them where none is."""
+    names = [device.name for device in hardware.devices()]
+    asked = name.lower().split()
+    holding = [known for known in names if all(word in known.lower() for word in asked)]
+    like = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return ", ".join((asked and holding[:3]) or like or names)
 
 
 def _lines(answer: Mapping[str, object]) -> str:
