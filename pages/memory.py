@@ -80,13 +80,6 @@ OPTIONS = {
     "mem_engine": engines.ENGINES,
     "mem_count": bill.GPU_COUNTS,
 }
-PRODUCTS = {  # names that are not translated
-    "transformers": "transformers",
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "llama.cpp": "llama.cpp",
-    "tensorrt-llm": "TensorRT-LLM",
-}
 LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAUSES = (0, 5, 10, 20, 30, 60, 120, 300, 600)
 RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -176,7 +169,8 @@ def take_own(text: str | bytes, name: str) -> None:
     try:
         model = config.read(text, name=name)
     except UserError as error:
-        state.mem_notice = error.message
+        params = {"why": error.message, "model": model_name(state.mem_model)}
+        state.mem_notice = Message(key="mem.refused", params=params)
         return
     state.mem_own = (model.name, model)
     state.mem_model = OWN
@@ -278,7 +272,7 @@ def choose(key: str, name: str, *, options=None, format_func=str, disabled: bool
 
 
 def engine_name(name: str) -> str:
-    return PRODUCTS.get(name) or say(f"mem.engine.{name}")
+    return bill_words.engine_name(name, say)
 
 
 def model_name(name: str) -> str:
@@ -404,11 +398,17 @@ def layers(found: Bill) -> None:
 
 
 def precision(found: Bill) -> None:
+    if not found.choice.knows_weights:
+        st.caption(say("mem.weights_missing"))
+        return
     st.html(bill_words.precision_table(found, say, language))
     st.caption(f"{say('mem.precision_note')} {plain(bill_words.precision_picture(say))}")
 
 
 def change(found: Bill) -> None:
+    if not found.choice.knows_weights:
+        st.caption(say("mem.weights_missing"))
+        return
     options = bill.options(found)
     st.caption(say("mem.change_fits" if found.fits else "mem.change_no"))
     st.html(bill_words.options_table(options, found, say, language))
@@ -578,8 +578,12 @@ def page() -> None:
         st.warning(plain(notice.text(language)), icon=":material/info:")
     try:
         state.mem_last = (model_chosen()[0], bill.make(choice()))
-    except UserError as error:  # what was there stays
-        st.warning(plain(error.message.text(language)), icon=":material/info:")
+    except UserError as error:  # what was there stays, and says so
+        told = error.message.text(language)
+        if "mem_last" in state:
+            last = bill_words.choice_line(*state.mem_last, say)
+            told = f"{told} {say('mem.last_choice', choice=last)}"
+        st.warning(plain(told), icon=":material/info:")
     if "mem_last" not in state:
         return
     name, found = state.mem_last

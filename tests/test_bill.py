@@ -120,6 +120,64 @@ def test_claim_19_fourteen_requests_of_32k_outweigh_a_72b() -> None:
     assert bill.crossing(bill.make(found)) == 14
 
 
+def card(found: bill.Bill, number: int):
+    return bill_words.cards(found, english, "en")[number]
+
+
+def test_a_request_is_plain_rows_and_says_what_the_engine_reserves_where_that_is_more() -> None:
+    windowed = bill.make(choose("gpt-oss-20b", engine="vllm"))
+    row = 2 * 8 * 64 * 2
+    assert windowed.request_bytes == 12 * row * (8192 + 128)
+    assert (
+        windowed.reserved_bytes * 16 == windowed.plan.kv_bytes
+    )  # 512 blocks and 513, of 12 layers
+    assert windowed.reserved_bytes == (512 + 513) * 16 * 12 * row
+    assert (
+        "plain rows" in card(windowed, 1).note and "vLLM reserves 384 MiB" in card(windowed, 1).note
+    )
+    assert "reserves" not in card(bill.make(choose(engine="vllm")), 1).note
+    texts = [text for _, _, text in bill_words.accident_notices(windowed, english)]
+    assert all(text.startswith("The cache that vLLM reserves") for text in texts[1:])
+
+
+def test_plain_rows_are_in_the_format_that_the_engine_takes() -> None:
+    found = bill.make(choose("gpt2", engine="vllm", context_len=1024))
+    assert found.choice.model.dtype == "f32"
+    assert found.request_bytes == found.reserved_bytes == 12 * 2 * 768 * 2 * 1024
+
+
+def test_heads_that_several_gpus_hold_count_for_each() -> None:
+    alone, shared = (bill.make(choose(tp=tp, engine="vllm")) for tp in (1, 16))
+    assert alone.request_bytes == 2**30 and shared.request_bytes == 2 * 2**30
+    assert shared.growth_bytes == 2 * alone.growth_bytes == 2 * 131072
+    held = shared.rank_request.part("weights").num_bytes
+    assert bill.crossing(alone) == 15 and bill.crossing(shared) == held // (128 * 2**20) + 1 < 10
+    assert "16 GPUs hold 128.0 MiB each" in card(shared, 1).formula
+    assert "GPUs hold" not in card(alone, 1).formula
+
+
+def test_without_the_number_of_weights_no_total_is_shown_as_an_answer() -> None:
+    text = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100}
+    model = config.read(text | {"num_attention_heads": 4})
+    found = bill.make(replace(choose(engine="vllm"), model=model))
+    total, _, longest, most = bill_words.cards(found, english, "en")[:4]
+    assert total.value == longest.value == most.value == "-" and "not known" in total.note
+    assert not total.tone and not bill_words.accident_notices(found, english)
+    given = replace(found.choice, settings=replace(found.choice.settings, num_parameters=10**8))
+    assert bill_words.cards(bill.make(given), english, "en")[0].value != "-"
+
+
+def test_copies_of_the_model_stand_beside_the_total() -> None:
+    found = bill.make(replace(choose(tp=2), num_devices=8))
+    assert "copies of the model: 4" in card(found, 0).note
+
+
+def test_a_cache_that_does_not_grow_is_not_said_to_grow() -> None:
+    found = bill.make(choose("mamba-2.8b"))
+    (_, _, text) = bill_words.accident_notices(found, english)[1]
+    assert "does not grow" in text and "from" not in text
+
+
 def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> None:
     for length in (4096, 8192, 131072):
         served = bill.service(bill.make(choose(context_len=length)))

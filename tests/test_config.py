@@ -195,6 +195,13 @@ def test_a_type_whose_weights_are_not_described_says_so_and_counts_none() -> Non
     assert "size.warn_weights" in [w.key for w in found.warnings]
 
 
+def test_parts_beside_the_language_model_are_named_as_left_out() -> None:
+    outer = {"model_type": "gemma3", "text_config": LLAMA, "vision_config": {"hidden_size": 8}}
+    (note,) = [w for w in config.read(outer).warnings if w.key == "size.warn_other_parts"]
+    assert "vision_config" in str(note)
+    assert not config.read(LLAMA).warnings
+
+
 # --- presets --------------------------------------------------------------------------------
 
 

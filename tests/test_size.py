@@ -148,3 +148,10 @@ def test_a_device_that_is_nearly_named_is_offered(name: str) -> None:
     with pytest.raises(UserError) as caught:
         size("qwen3-8b", context_len=1, gpu=name)
     assert "NVIDIA H200 SXM" in str(caught.value) and str(caught.value).count("GeForce") == 0
+
+
+def test_without_the_number_of_weights_there_is_no_total_and_no_verdict() -> None:
+    text = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100}
+    found = size(text | {"num_attention_heads": 4}, context_len=512, gpu="NVIDIA H200 SXM")
+    assert found["total_bytes"]["value"] is None and found["weights_bytes"]["value"] is None
+    assert "fits" not in found and found["kv_bytes"]["value"] == 2 * 2 * 64 * 2 * 512

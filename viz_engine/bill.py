@@ -44,6 +44,11 @@ class Choice:
         return self.num_devices // (self.settings.tp * self.settings.pp)
 
     @property
+    def knows_weights(self) -> bool:
+        """Whether anything says how many weights there are: without them no total is an answer."""
+        return (self.settings.num_parameters or self.model.num_parameters) is not None
+
+    @property
     def budget_bytes(self) -> int:
         """What the engine takes of one device."""
         return memory.budget_bytes(self.settings, self.device.capacity_bytes)
@@ -56,6 +61,10 @@ class Bill:
     choice: Choice
     plan: Plan
     request: Plan  # one request of that length, the whole model on one device, nothing rounded
+    rank_request: Plan  # the same on the device that holds most of it, nothing rounded
+    request_bytes: int  # its cache on all devices together, what is held several times included
+    growth_bytes: int  # what one more token adds to that
+    reserved_bytes: int  # what the engine reserves for it on the device that holds most
     longest: Limit
     most: Limit
     most_twice: Limit  # at twice the length
@@ -72,11 +81,16 @@ def make(choice: Choice) -> Bill:
     """The bill of a choice. Raises UserError where the settings contradict each other."""
     model, settings, device = choice.model, choice.settings, choice.device
     plan = memory.plan(model, settings)
-    alone = replace(settings, engine="exact", num_sequences=1, tp=1, pp=1, dcp=1)
+    plain, one = _unrounded(model, settings)
+    share = memory.plan(plain, replace(one, pp=1))  # of each rank that shares all layers
     return Bill(
         choice=choice,
         plan=plan,
-        request=memory.plan(model, alone),
+        request=memory.plan(plain, replace(one, tp=1, pp=1, dcp=1)),
+        rank_request=memory.plan(plain, one),
+        request_bytes=share.kv_bytes * settings.tp,
+        growth_bytes=share.growth_bytes * settings.tp,
+        reserved_bytes=memory.plan(model, replace(settings, num_sequences=1)).kv_bytes,
         longest=memory.longest_context(model, settings, device.capacity_bytes),
         most=memory.most_sequences(model, settings, device.capacity_bytes),
         most_twice=memory.most_sequences(
@@ -88,6 +102,15 @@ def make(choice: Choice) -> Bill:
         ttft=ttft(choice, settings.context_len),
         itl=itl(choice, settings.context_len, settings.num_sequences),
     )
+
+
+def _unrounded(model: ModelConfig, settings: Settings) -> tuple[ModelConfig, Settings]:
+    """One sequence in the engine's number formats, without its rounding."""
+    served = engines.served_dtype(model, settings.engine)
+    plain = model if served == model.dtype else replace(model, dtype=served)
+    key, value = reserve.formats(model, settings)
+    one = replace(settings, engine="exact", num_sequences=1, kv_format=key, v_format=value)
+    return plain, one
 
 
 def parts(model: ModelConfig, plan: Plan) -> dict[str, int]:
@@ -303,7 +326,10 @@ class Accident:
 
 
 def accidents(found: Bill) -> tuple[Accident, ...]:
-    """Planning for the weights alone; raising the length from 4K to 32K; doubling the batch."""
+    """Planning for the weights alone; raising the length from 4K to 32K; doubling the batch. None
+    of them where the weights are not known."""
+    if not found.choice.knows_weights:
+        return ()
     choice, settings = found.choice, found.choice.settings
     budget = choice.budget_bytes
     alone = found.plan.part("weights").num_bytes
@@ -363,10 +389,10 @@ def model_weight_bytes(choice: Choice, weight_format: str | None = None) -> int 
 
 
 def crossing(found: Bill) -> int | None:
-    """Sequences of this length whose cache outweighs the weights, in the whole model: the first
-    such number. None where there is no cache or no weights are known."""
-    one, all_weights = found.request.kv_bytes, model_weight_bytes(found.choice)
-    return all_weights // one + 1 if one and all_weights is not None else None
+    """Sequences of this length whose cache outweighs the weights, on the device that holds most:
+    the first such number. None where there is no cache or no weights are known."""
+    one, held = found.rank_request.kv_bytes, found.rank_request.part("weights").num_bytes
+    return held // one + 1 if one and found.choice.knows_weights else None
 
 
 def options(found: Bill) -> tuple[memory.Option, ...]:

@@ -29,7 +29,7 @@ def bars(named: Sequence[tuple[str, Bill]], say: Say, theme: str) -> Picture:
         say(
             "mem.bar.alt",
             label=name,
-            total=bytes_text(found.plan.total_bytes),
+            total=bytes_text(found.plan.total_bytes) if found.choice.knows_weights else "-",
             ceiling=bytes_text(found.choice.budget_bytes),
         )
         for name, found in named
@@ -64,11 +64,11 @@ def curves(found: Bill, name: str, say: Say, theme: str) -> Picture:
         title = say("mem.curve.sequences", context=grouped(settings.context_len))
     cache, every = [plan.kv_bytes for plan in plans], [plan.total_bytes for plan in plans]
     total = say("mem.part.total")
+    lines = [Curve(name=say("mem.part.kv"), x=counts, y=cache, colour="k")]
+    if found.choice.knows_weights:
+        lines.append(Curve(name=total, x=counts, y=every, colour="text", style="dash"))
     figure = memory_charts.byte_curves(
-        [
-            Curve(name=say("mem.part.kv"), x=counts, y=cache, colour="k"),
-            Curve(name=total, x=counts, y=every, colour="text", style="dash"),
-        ],
+        lines,
         x_title=title,
         ceiling=(say("mem.ceiling"), budget),
         here=(say("mem.curve.here"), here),

@@ -8,7 +8,7 @@ Try it: `python -c "from viz_engine import bill_words; print(bill_words.time_tex
 
 from collections.abc import Callable, Sequence
 
-from viz_engine import bill, capacity, kv, markup, memory, reserve
+from viz_engine import bill, capacity, engines, kv, markup, memory, reserve
 from viz_engine.bill import Bill, Service
 from viz_engine.capacity import StepTime
 from viz_engine.charts import bytes_text, short_count
@@ -35,6 +35,26 @@ def time_text(seconds: float) -> str:
 def count(value: int) -> str:
     """A count of tokens or sequences: grouped, never rounded."""
     return grouped(value)
+
+
+def engine_name(name: str, say: Say) -> str:
+    """An engine as its makers write it."""
+    return engines.PRODUCTS.get(name) or say(f"mem.engine.{name}")
+
+
+def choice_line(name: str, found: Bill, say: Say) -> str:
+    """A choice in one line: model, lengths, devices, how they share it, engine."""
+    settings, choice = found.choice.settings, found.choice
+    return " · ".join(
+        (
+            name,
+            f"{short_count(settings.context_len)} × {count(settings.num_sequences)}",
+            f"{choice.num_devices} × {choice.device.name or say('mem.here')}",
+            f"TP {settings.tp}",
+            f"PP {settings.pp}",
+            engine_name(settings.engine, say),
+        )
+    )
 
 
 def model_line(model: ModelConfig, say: Say) -> str:
@@ -70,45 +90,52 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
     """The eight numbers beside the bar."""
     choice, settings = found.choice, found.choice.settings
     context, sequences = count(settings.context_len), count(settings.num_sequences)
-    growth = _growth_bytes(found)
     crossing = bill.crossing(found)
     return [
         _total_card(found, say, language),
         Number(
             label=say("mem.card.request"),
             help=say("mem.card.request_help"),
-            value=bytes_text(found.request.kv_bytes),
+            value=bytes_text(found.request_bytes),
             tag=say("mem.predicted"),
-            note=say("mem.request_note", context=context),
-            formula="\n".join(cache_lines(choice.model, found.request, say, language)),
+            note=_request_note(found, say),
+            formula="\n".join(
+                [
+                    *cache_lines(choice.model, found.request, say, language),
+                    *_held_lines(found, found.request.kv_bytes, found.request_bytes, say),
+                ]
+            ),
         ),
         Number(
             label=say("mem.card.longest"),
             help=say("mem.card.longest_help"),
             tag=say("mem.predicted"),
-            value=_limit_text(found.longest, say),
-            tone="bad" if found.longest.value == 0 else "",
+            **_limit(found, found.longest, reserve.MAX_CONTEXT, say),
             note=say("mem.longest_note", sequences=sequences),
-            formula=_limit_formula(found, found.longest, reserve.MAX_CONTEXT, say),
         ),
         Number(
             label=say("mem.card.most"),
             help=say("mem.card.most_help"),
             tag=say("mem.predicted"),
-            value=_limit_text(found.most, say),
-            tone="bad" if found.most.value == 0 else "",
-            note=say("mem.most_note", context=context, half=_limit_text(found.most_twice, say)),
-            formula=_limit_formula(found, found.most, reserve.MAX_SEQUENCES, say),
+            **_limit(found, found.most, reserve.MAX_SEQUENCES, say),
+            note=say("mem.most_note", context=context, half=_limit_text(found.most_twice, say))
+            if choice.knows_weights
+            else "",
         ),
         _time_card("ttft", found, found.ttft, say, language),
         _time_card("itl", found, found.itl, say, language),
         Number(
             label=say("mem.card.growth"),
             help=say("mem.card.growth_help"),
-            value=mib(growth),
+            value=mib(found.growth_bytes),
             tag=say("mem.predicted"),
             note=say("mem.growth_note"),
-            formula="\n".join(cache_lines(choice.model, found.request, say, language, rows=False)),
+            formula="\n".join(
+                [
+                    *cache_lines(choice.model, found.request, say, language, rows=False),
+                    *_held_lines(found, found.request.growth_bytes, found.growth_bytes, say),
+                ]
+            ),
         ),
         Number(
             label=say("mem.card.crossing"),
@@ -120,25 +147,43 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
             if crossing is None
             else say(
                 "mem.formula.crossing",
-                weights=bytes_text(bill.model_weight_bytes(choice)),
-                request=bytes_text(found.request.kv_bytes),
+                weights=bytes_text(found.rank_request.part("weights").num_bytes),
+                request=bytes_text(found.rank_request.kv_bytes),
             ),
         ),
     ]
 
 
-def _growth_bytes(found: Bill) -> int:
-    return found.request.growth_bytes
+def _request_note(found: Bill, say: Say) -> str:
+    """Which of the two sizes it is, where the engine reserves more than the plain rows."""
+    settings = found.choice.settings
+    note = say("mem.request_note", context=count(settings.context_len))
+    if found.reserved_bytes == found.rank_request.kv_bytes:
+        return note
+    size, engine = bytes_text(found.reserved_bytes), engine_name(settings.engine, say)
+    return f"{note}; {say('mem.request_reserved', engine=engine, size=size)}"
+
+
+def _held_lines(found: Bill, once: int, held: int, say: Say) -> list[str]:
+    """The step from bytes of the whole model to those of all ranks, where some hold the same."""
+    if held == once:
+        return []
+    tp = found.choice.settings.tp
+    return [say("mem.formula.held_twice", tp=tp, rank=mib(held // tp), total=mib(held))]
 
 
 def _total_card(found: Bill, say: Say, language: str) -> Number:
     plan, choice = found.plan, found.choice
     budget, total = choice.budget_bytes, plan.total_bytes
-    note = (
-        say("mem.fits", budget=bytes_text(budget))
-        if found.fits
-        else say("mem.no_fit", over=bytes_text(total - budget), budget=bytes_text(budget))
-    )
+    known = choice.knows_weights
+    if not known:
+        note = say("mem.weights_missing")
+    elif found.fits:
+        note = say("mem.fits", budget=bytes_text(budget))
+    else:
+        note = say("mem.no_fit", over=bytes_text(total - budget), budget=bytes_text(budget))
+    if choice.num_replicas > 1:
+        note += f"; {say('mem.copies', copies=choice.num_replicas)}"
     shown = [part for part in plan.parts if part.num_bytes]
     lines = [
         say("mem.formula.part", name=say(f"mem.part.{p.kind}"), formula=p.formula.text(language))
@@ -157,9 +202,9 @@ def _total_card(found: Bill, say: Say, language: str) -> Number:
     return Number(
         label=say("mem.card.total"),
         help=say("mem.card.total_help"),
-        value=bytes_text(total),
+        value=bytes_text(total) if known else "-",
         tag=say("mem.predicted"),
-        tone="good" if found.fits else "bad",
+        tone="" if not known else "good" if found.fits else "bad",
         note=note,
         formula="\n".join(lines),
     )
@@ -208,6 +253,17 @@ def cache_lines(
 
 def _limit_text(limit: Limit, say: Say) -> str:
     return say("mem.unbounded") if limit.unbounded else count(limit.value)
+
+
+def _limit(found: Bill, limit: Limit, most: int, say: Say) -> dict[str, str]:
+    """An inverse as the value, tone and formula of its card; without the weights there is none."""
+    if not found.choice.knows_weights:
+        return {"value": "-"}
+    return {
+        "value": _limit_text(limit, say),
+        "tone": "bad" if limit.value == 0 else "",
+        "formula": _limit_formula(found, limit, most, say),
+    }
 
 
 def _limit_formula(found: Bill, limit: Limit, most: int, say: Say) -> str:
@@ -280,13 +336,24 @@ def accident_notices(found: Bill, say: Say) -> list[tuple[str, str, str]]:
     for accident in bill.accidents(found):
         key = f"mem.accident.{accident.kind}"
         name = "bad" if accident.bad else "good" if accident.fits else "none"
+        if accident.kind == "longer" and accident.before_bytes == accident.after_bytes:
+            name = "same"
         sizes = {
+            "cache": _cache_name(found, say),
             "before": bytes_text(accident.before_bytes),
             "after": bytes_text(accident.after_bytes),
         }
-        tone = "" if name == "none" else name
+        tone = "bad" if accident.bad else "good" if accident.fits else ""
         shown.append((tone, say(f"{key}.head"), say(f"{key}.{name}", **sizes)))
     return shown
+
+
+def _cache_name(found: Bill, say: Say) -> str:
+    """Whose size it is that grows: the rows themselves, or what the engine reserves for them."""
+    engine = found.choice.settings.engine
+    if engine == "exact":
+        return say("mem.cache_rows")
+    return say("mem.cache_reserved", engine=engine_name(engine, say))
 
 
 def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
@@ -295,20 +362,21 @@ def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
     head += [say("mem.col.ttft"), say("mem.col.itl")]
     rows = []
     for name, found in bills:
-        tone = "good" if found.fits else "bad"
-        settings = found.choice.settings
+        settings, known = found.choice.settings, found.choice.knows_weights
+        total = f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}" if known else "-"
+        tone = "weak" if not known else "good" if found.fits else "bad"
         size = f"{short_count(settings.context_len)} × {count(settings.num_sequences)}"
         rows.append(
             [
                 f"{name} · {size} · {found.choice.device.name}",
                 Cell(
-                    text=f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}",
+                    text=total,
                     tone=tone,
                     help=sum_line(found.plan, say),
                 ),
                 bytes_text(found.plan.kv_bytes),
-                _limit_text(found.longest, say),
-                _limit_text(found.most, say),
+                _limit(found, found.longest, reserve.MAX_CONTEXT, say)["value"],
+                _limit(found, found.most, reserve.MAX_SEQUENCES, say)["value"],
                 time_text(found.ttft.bound_s) if found.ttft else "-",
                 time_text(found.itl.bound_s) if found.itl else "-",
             ]
@@ -396,7 +464,9 @@ def device_table(found: Bill, devices: Sequence[Device], say: Say) -> str:
                 f"{device.capacity_bytes / 2**30:.1f}",
                 _figure(device.bandwidth),
                 *(_figure(rate, unit=False) for rate in rates),
-                Cell(text=_mark(fits), tone="good" if fits else "bad"),
+                Cell(text=_mark(fits), tone="good" if fits else "bad")
+                if found.choice.knows_weights
+                else "-",
             ]
         )
     return markup.table([say(f"mem.col.{name}") for name in names], rows)

@@ -24,6 +24,8 @@ DIFFUSION = ("_class_name", "_diffusers_version", "block_out_channels", "unet_co
 # Types of several parts that match pictures or sounds with text, and write none.
 PICTURES = ("clip", "siglip", "siglip2", "chinese_clip", "clipseg", "clap", "owlvit", "owlv2")
 ADAPTER = ("peft_type", "base_model_name_or_path", "lora_alpha")
+# Parts beside the language model that have weights of their own.
+OTHER_PARTS = ("vision_config", "audio_config", "video_config", "vit_config", "vision_tower_config")
 MAIN = ("num_layers", "hidden_size", "num_query_heads", "num_kv_heads", "head_dim", "window")
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 # Floating-point types by what configs call them; anything else reads as two bytes, with a warning.
@@ -106,6 +108,9 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         keys.note(
             "weight_format", f"{stored.method}, {stored.bits:.4g} bits", stored.source, "read"
         )
+    if text is not whole and any(name in whole for name in OTHER_PARTS):
+        names = ", ".join(name for name in OTHER_PARTS if name in whole)
+        warnings.append(Message(key="size.warn_other_parts", params={"keys": names}))
     if described is None:
         warnings.append(Message(key="size.warn_weights", params={"model_type": model_type or "?"}))
     if keys.flag("is_decoder") is False and model_type in layer_kinds.ENCODERS:

@@ -20,6 +20,13 @@ from viz_engine.spec import LayerSpec
 from viz_engine.text import UserError
 
 ENGINES = ("exact", "transformers", "vllm", "sglang", "llama.cpp", "tensorrt-llm")
+PRODUCTS = {  # their names, which are not translated; "exact" is none
+    "transformers": "transformers",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llama.cpp": "llama.cpp",
+    "tensorrt-llm": "TensorRT-LLM",
+}
 # Those that can keep V in another format than K.
 APART = ("exact", "llama.cpp")
 # Formats that each one can keep its cache in, beside the model's own type; "exact" any.

@@ -174,6 +174,11 @@ def size(
         given = {"value": asked.num_parameters, "unit": "weights", "how": "given"}
         answer["num_parameters"] = given | {"source": "num_parameters"}
         del answer["num_active_parameters"]
+    if asked.num_parameters is None and found.num_parameters is None:
+        reason = "the weights are not known: give --parameters (num_parameters)"
+        for name, unit in (("weights_bytes", "bytes"), ("total_bytes", "bytes")):
+            answer[name] = _predicted(None, unit, reason)
+        gpu = memory_bytes = None  # nothing can be said of what fits
     answer |= _engine_view(found, asked)
     answer |= _fit(found, asked, made, gpu, memory_bytes)
     answer["layers"] = [
