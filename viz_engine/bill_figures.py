@@ -70,7 +70,7 @@ def curves(found: Bill, name: str, say: Say, theme: str) -> Picture:
     figure = memory_charts.byte_curves(
         lines,
         x_title=title,
-        ceiling=(say("mem.ceiling"), budget),
+        ceiling=(say("mem.ceiling"), budget, found.fits or not found.choice.knows_weights),
         here=(say("mem.curve.here"), here),
         theme=theme,
     )

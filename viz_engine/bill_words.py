@@ -16,7 +16,7 @@ from viz_engine.config import ModelConfig
 from viz_engine.hardware import Device, Figure
 from viz_engine.markup import Cell, Number
 from viz_engine.memory import Limit, Option
-from viz_engine.text import grouped, mib
+from viz_engine.text import grouped, mib, three
 
 Say = Callable[..., str]
 PRECISIONS = ("f32", "bf16", "fp8", "int8", "q6_k", "q5_k_m", "q4_k_m", "int4", "q3_k_m", "int2")
@@ -25,11 +25,12 @@ CHECKED = {"page": "✓", "copies": "≈", "here": "✓"}
 
 def time_text(seconds: float) -> str:
     """A duration in the unit that keeps it short."""
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
-    if seconds < 1000:
-        return f"{seconds:.3g} s"
-    return f"{grouped(seconds / 60)} min"
+    for unit, size, most in (("s", 1, 999.5), ("min", 60, 100), ("h", 3600, 48)):
+        if seconds < most * size:
+            return f"{three(seconds / size)} {unit}"
+    return f"{three(seconds / 86400)} d"
 
 
 def count(value: int) -> str:
@@ -80,7 +81,7 @@ def model_line(model: ModelConfig, say: Say) -> str:
 
 def billions(num: int) -> str:
     """Parameters: 8.03 B, 135 M."""
-    return f"{num / 1e9:.3g} B" if num >= 1e9 else f"{num / 1e6:.3g} M"
+    return f"{three(num / 1e9)} B" if num >= 1e9 else f"{three(num / 1e6)} M"
 
 
 # ---- cards -------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ def time_lines(found: Bill, time: StepTime, say: Say) -> list[str]:
         lines.append(
             say(
                 "mem.formula.time_compute",
-                flops=f"{time.compute_s * time.rate.plain * ranks / 1e12:.3g} TFLOP",
+                flops=f"{three(time.compute_s * time.rate.plain * ranks / 1e12)} TFLOP",
                 rate=str(time.rate),
                 ranks=ranks,
                 time=time_text(time.compute_s),
@@ -513,7 +514,7 @@ def service_cards(
             help=say("mem.card.users_help"),
             tag=say("mem.predicted"),
             value=count(paged.users * copies),
-            note=say("mem.users_note", rate=f"{paged.requests_per_s * copies:.3g}", copies=copies),
+            note=say("mem.users_note", rate=three(paged.requests_per_s * copies), copies=copies),
             formula="\n".join((held, say("mem.formula.room", num=count(paged.sequences)), little)),
         ),
         Number(
@@ -523,7 +524,7 @@ def service_cards(
             value=count(service.reserved.users * copies),
             note=say(
                 "mem.users_note",
-                rate=f"{service.reserved.requests_per_s * copies:.3g}",
+                rate=three(service.reserved.requests_per_s * copies),
                 copies=copies,
             ),
             formula=say("mem.formula.room", num=count(service.reserved.sequences)),
@@ -553,7 +554,7 @@ def _flight_card(found: Bill, service: Service, rate: float, say: Say) -> Number
     shown["tag"] = say("mem.predicted")
     steady = bill.in_flight(found, service, rate)
     if steady is None:
-        most = f"{service.paged.requests_per_s * copies:.3g}"
+        most = three(service.paged.requests_per_s * copies)
         note = say("mem.flight_over", room=count(room), rate=f"{rate:g}", most=most)
         return Number(value="-", tone="bad", note=note, **shown)
     beside, duration = steady
@@ -568,10 +569,10 @@ def _flight_card(found: Bill, service: Service, rate: float, say: Say) -> Number
             ttft=time_text(bill.middle(service.ttft)),
             itl=time_text(bill.middle(step)),
         ),
-        say("mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=f"{flight:.3g}"),
+        say("mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=three(flight)),
     )
     return Number(
-        value=f"{flight:.3g}",
+        value=three(flight),
         tone="good",
         note=say("mem.flight_note", room=count(room), answer=answer),
         formula="\n".join(lines),
