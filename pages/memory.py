@@ -37,6 +37,7 @@ from viz_engine.text import Message, UserError, grouped, plain, t
 SAME = "same"  # V in the format of K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
 MAX_PINNED = 3
+MAX_UPLOAD_MB = 2  # what config_keys.MAX_CHARS lets through
 FIRST_MODEL = "llama-3.1-8b"
 FIRST = {
     "mem_model": FIRST_MODEL,
@@ -290,7 +291,13 @@ def other_model() -> None:
         placeholder='{"model_type": "llama", "num_hidden_layers": 32, …}',
     )
     st.button(say("mem.read"), key="mem_read", on_click=read_pasted)
-    st.file_uploader(say("mem.upload"), type=["json"], key="mem_upload", on_change=read_upload)
+    st.file_uploader(
+        say("mem.upload"),
+        type=["json"],
+        key="mem_upload",
+        on_change=read_upload,
+        max_upload_size=MAX_UPLOAD_MB,
+    )
     if registry.limits.models is None:
         st.text_input(
             say("mem.where"), key="mem_where", on_change=read_named, help=say("mem.where_help")

@@ -54,7 +54,13 @@ def refusal(source: object) -> str:
         ("not json", "not JSON"),
         ('{"num_hidden_layers": 4', "not JSON"),
         ("[1, 2]", "not the object"),
-        ('{"hidden_size": NaN}', "no number"),
+        ('{"hidden_size": NaN}', "NaN, which is no number"),
+        ('{"hidden_size": 1' + "0" * 5000 + "}", "thousands of digits"),
+        (b"\xff{}", "UTF-8"),
+        ("7", "it is a number"),
+        ("null", "it is null"),
+        ("true", "true or false"),
+        ('"x"', "it is a text"),
         ('{"hidden_size": Infinity}', "no number"),
         ('{"a":' * 60 + "1" + "}" * 60, "nested"),
         ("[" * 100_000, "nested"),
@@ -85,8 +91,10 @@ def test_what_is_no_config_is_refused_with_a_sentence(source: str, says: str) ->
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
-        ({"num_hidden_layers": 3.5}, "num_hidden_layers"),
-        ({"num_hidden_layers": True}, "num_hidden_layers"),
+        ({"num_hidden_layers": 3.5}, "not 3.5. Correct"),
+        ({"num_hidden_layers": 1e400}, "too large"),
+        ({"num_hidden_layers": "4"}, "without quotes"),
+        ({"num_hidden_layers": True}, "not true. Correct"),
         ({"num_hidden_layers": [1]}, "num_hidden_layers"),
         ({"hidden_size": 66}, "does not divide"),
         ({"num_key_value_heads": 3}, "4 query heads cannot share 3"),
@@ -123,7 +131,7 @@ def test_a_key_left_out_takes_the_default_of_its_type_and_says_so() -> None:
     found = config.read({"model_type": "audio", "text_config": {"model_type": "qwen2"}})
     assert (found.num_layers, found.layers[0].num_kv_heads) == (32, 32)
     assert found.derivation("num_layers").how == "default"
-    assert "num_layers" in str(found.warnings[0])
+    assert "leaves out num_hidden_layers, hidden_size" in str(found.warnings[0])
 
 
 def test_a_default_that_follows_from_another_size_is_no_default() -> None:

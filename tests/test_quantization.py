@@ -116,3 +116,13 @@ def test_the_mean_of_the_types_is_what_the_table_of_precisions_starts_from() -> 
     mean = (MATRICES * 8 + (TABLES + NORMS) * 16) / model.num_parameters
     assert model.weight_bits("auto", "bf16") == pytest.approx(mean)
     assert weights.is_auto(" Auto ") and not weights.is_auto("fp8")
+
+
+def test_the_formula_of_released_weights_comes_to_their_bytes() -> None:
+    part = memory.plan(config.preset("gpt-oss-20b"), Settings(context_len=1)).part("weights")
+    said = part.formula.params
+    parts = [(said["parameters"], said["bits"]), (said["others"], said["own"])]
+    bits = sum(int(number.replace(",", "")) * float(each) for number, each in parts)
+    assert round(bits / 8) == part.num_bytes
+    vllm = memory.plan(config.preset("gpt-oss-20b"), Settings(context_len=1, engine="vllm"))
+    assert vllm.part("weights").formula.key == "size.formula_weights_stored_vllm"

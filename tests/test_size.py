@@ -154,4 +154,6 @@ def test_without_the_number_of_weights_there_is_no_total_and_no_verdict() -> Non
     text = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100}
     found = size(text | {"num_attention_heads": 4}, context_len=512, gpu="NVIDIA H200 SXM")
     assert found["total_bytes"]["value"] is None and found["weights_bytes"]["value"] is None
+    with pytest.raises(UserError):
+        size(text | {"num_attention_heads": 4}, context_len=512, gpu="Abacus 3000")
     assert "fits" not in found and found["kv_bytes"]["value"] == 2 * 2 * 64 * 2 * 512

@@ -116,8 +116,10 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     if keys.flag("is_decoder") is False and model_type in layer_kinds.ENCODERS:
         warnings.append(Message(key="size.warn_encoder", params={"model_type": model_type}))
     context = keys.number("max_context_len", CONTEXT, most=2**31)
-    if left_out := [d.field for d in keys.derivations if d.how == "default" and d.field in MAIN]:
-        params = {"fields": ", ".join(left_out), "model_type": keys.model_type}
+    defaults = [d for d in keys.derivations if d.how == "default" and d.field in MAIN]
+    if defaults:  # a default's source is "type: key"
+        left_out = ", ".join(d.source.rpartition(": ")[2] for d in defaults)
+        params = {"fields": left_out, "model_type": keys.model_type}
         warnings.append(Message(key="size.warn_default", params=params))
     found = ModelConfig(
         name=name or str(whole.get("_name_or_path") or model_type or "config.json")[:100],

@@ -23,7 +23,7 @@ from viz_engine import cost, engines, kv, reserve, weights
 from viz_engine.config import ModelConfig
 from viz_engine.reserve import MAX_CONTEXT, MAX_SEQUENCES, KindRow, Settings
 from viz_engine.spec import ModelSpec
-from viz_engine.text import Message, UserError, mib
+from viz_engine.text import Message, UserError, grouped, mib
 
 OVERHEAD_BYTES = (
     600 * 1024**2
@@ -36,6 +36,10 @@ SMALLER_CACHES = {
     "sglang": ("fp8",),
     "llama.cpp": ("q8_0", "q4_0"),
     "tensorrt-llm": ("fp8", "nvfp4"),
+}
+VLLM_FORMULA = {  # of the weights, by the one without the allocator's rounding
+    "size.formula_weights": "size.formula_weights_vllm",
+    "size.formula_weights_stored": "size.formula_weights_stored_vllm",
 }
 GUESS_MARGIN = 512  # wider than any block that an engine rounds to
 
@@ -294,7 +298,8 @@ def options_to_fit(model: ModelConfig, settings: Settings, memory_bytes: int) ->
 
 
 def _change(kind: str, value: object) -> Message:
-    return Message(key=f"size.change.{kind}", params={"value": value})
+    shown = grouped(value) if isinstance(value, int) else value
+    return Message(key=f"size.change.{kind}", params={"value": shown})
 
 
 def _summed(kinds: tuple[KindRow, ...], *, state: bool) -> dict[str, object]:
@@ -331,10 +336,20 @@ def _weights(
         return _exact("weights", 0, Message(key="size.formula_no_weights"))
     params = {"parameters": f"{num:,}", "bits": f"{mean:.6g}", "ranks": tp * pp}
     key = "size.formula_weights"
+    if stored and model.stored is not None and model.weights is not None and not asked:
+        converted = sum(g.num_weights for g in model.weights if model.stored.converts(g))
+        params |= {
+            "parameters": f"{converted:,}",
+            "bits": f"{model.stored.bits:.12g}",
+            "others": f"{num - converted:,}",
+            "own": f"{bits:g}",
+        }
+        key = "size.formula_weights_stored"
     if model.weights is None or asked:
         total = round(num * mean / 8 / tp / pp)
     elif engine == "vllm":
-        key, groups = "size.formula_weights_vllm", _stage_weights(model, pp)
+        groups = _stage_weights(model, pp)
+        key = VLLM_FORMULA[key]
         total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers, stored=stored)
     else:
         total = weights.rank_bytes(_stage_weights(model, pp), bits, tp, stored=stored)
@@ -428,7 +443,8 @@ def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
         params = {"key": stored.source, "method": stored.method, "bits": f"{stored.bits:.4g}"}
         found.append(Message(key="size.note_quantization", params=params))
     if model.max_context_len is not None and settings.context_len > model.max_context_len:
-        params = {"context": settings.context_len, "limit": model.max_context_len}
+        lengths = {"context": settings.context_len, "limit": model.max_context_len}
+        params = {name: grouped(length) for name, length in lengths.items()}
         found.append(Message(key="size.warn_context", params=params))
     k_format, _ = reserve.formats(model, settings)
     known = engines.CACHE_FORMATS.get(settings.engine)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from viz_engine import engines, kv
 from viz_engine.config import ModelConfig
 from viz_engine.spec import LayerSpec
-from viz_engine.text import Message, UserError
+from viz_engine.text import Message, UserError, grouped
 
 MAX_CONTEXT = 2**33
 MAX_SEQUENCES = 2**24
@@ -93,7 +93,11 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise UserError(
-                "error.size_range", key=key, value=str(value)[:40], least=least, most=most
+                "error.size_range",
+                key=key,
+                value=str(value)[:40],
+                least=grouped(least),
+                most=grouped(most),
             )
     if settings.engine not in engines.ENGINES:
         raise UserError(

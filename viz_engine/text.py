@@ -61,7 +61,7 @@ class UserError(ValueError):
     """Something a visitor can put right: carries the sentence that says what is wrong and what to
     do."""
 
-    def __init__(self, key: str, /, **params: str | int | float) -> None:
+    def __init__(self, key: str, /, **params: str | int | float | Message) -> None:
         self.message = Message(key=key, params=params)
         super().__init__(key, params)
 
