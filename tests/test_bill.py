@@ -128,13 +128,10 @@ def test_a_request_is_plain_rows_and_says_what_the_engine_reserves_where_that_is
     windowed = bill.make(choose("gpt-oss-20b", engine="vllm"))
     row = 2 * 8 * 64 * 2
     assert windowed.request_bytes == 12 * row * (8192 + 128)
-    assert (
-        windowed.reserved_bytes * 16 == windowed.plan.kv_bytes
-    )  # 512 blocks and 513, of 12 layers
-    assert windowed.reserved_bytes == (512 + 513) * 16 * 12 * row
-    assert (
-        "plain rows" in card(windowed, 1).note and "vLLM reserves 384 MiB" in card(windowed, 1).note
-    )
+    blocks = 512 + 513  # of 12 layers each
+    assert windowed.reserved_bytes == blocks * 16 * 12 * row
+    assert windowed.plan.kv_bytes == 16 * windowed.reserved_bytes
+    assert card(windowed, 1).note == "rows alone; vLLM reserves 384 MiB a GPU"
     assert "reserves" not in card(bill.make(choose(engine="vllm")), 1).note
     texts = [text for _, _, text in bill_words.accident_notices(windowed, english)]
     assert all(text.startswith("The cache that vLLM reserves") for text in texts[1:])
@@ -163,6 +160,9 @@ def test_without_the_number_of_weights_no_total_is_shown_as_an_answer() -> None:
     total, _, longest, most = bill_words.cards(found, english, "en")[:4]
     assert total.value == longest.value == most.value == "-" and "not known" in total.note
     assert not total.tone and not bill_words.accident_notices(found, english)
+    (row,) = csv.DictReader(io.StringIO(bill_link.to_csv([("x", found)])))
+    told = ("weights_bytes", "total_bytes", "fits", "longest_context", "most_sequences")
+    assert not any(row[name] for name in told) and int(row["k_bytes"]) > 0
     given = replace(found.choice, settings=replace(found.choice.settings, num_parameters=10**8))
     assert bill_words.cards(bill.make(given), english, "en")[0].value != "-"
 
@@ -209,7 +209,7 @@ def test_without_a_rate_reading_a_prompt_has_no_time_and_a_step_that_reads_bytes
         (bill._weight_bytes(found.choice, active=True) + 16 * 2**30) / found.itl.bandwidth.plain
     )
     first, step = bill_words.cards(found, english, "en")[4:6]
-    assert first.value == "-" and "no FLOP rate" in first.note and not first.formula
+    assert first.value == "-" and "no FLOP rate" in first.note and "%" not in first.formula
     assert "rate are" not in step.formula and "%" in step.formula
     (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english, "en")
     assert card.value == "-" and "no FLOP rate" in card.note
@@ -221,7 +221,7 @@ def test_a_model_whose_matrices_are_unknown_has_no_time() -> None:
     asked = replace(choose().settings, num_parameters=10**9, cross_len=64)
     found = bill.make(replace(choose(), model=model, settings=asked))
     assert found.ttft is None and found.itl is None
-    assert "matrices" in bill_words.cards(found, english, "en")[4].note
+    assert "FLOPs are not known" in bill_words.cards(found, english, "en")[4].note
 
 
 def test_requests_in_flight_take_as_long_as_that_many_do() -> None:

@@ -158,11 +158,10 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
 def _request_note(found: Bill, say: Say) -> str:
     """Which of the two sizes it is, where the engine reserves more than the plain rows."""
     settings = found.choice.settings
-    note = say("mem.request_note", context=count(settings.context_len))
     if found.reserved_bytes == found.rank_request.kv_bytes:
-        return note
+        return say("mem.request_note", context=count(settings.context_len))
     size, engine = bytes_text(found.reserved_bytes), engine_name(settings.engine, say)
-    return f"{note}; {say('mem.request_reserved', engine=engine, size=size)}"
+    return say("mem.request_reserved", engine=engine, size=size)
 
 
 def _held_lines(found: Bill, once: int, held: int, say: Say) -> list[str]:
@@ -281,7 +280,10 @@ def _time_card(name: str, found: Bill, time: StepTime | None, say: Say, language
     label, help_text = say(f"mem.card.{name}"), say(f"mem.card.{name}_help")
     if time is None:
         why = bill.why_no_time(found.choice).text(language)
-        return Number(label=label, help=help_text, value="-", tag=say("mem.predicted"), note=why)
+        tag = say("mem.predicted")
+        known = found.choice.device.bandwidth is not None
+        lines = say(f"mem.formula.{name}_needs") if known else ""
+        return Number(label=label, help=help_text, value="-", tag=tag, note=why, formula=lines)
     value, _, unit = time_text(time.bound_s).partition(" ")
     return Number(
         label=label,

@@ -191,7 +191,8 @@ def byte_curves(
     line: its name, its place, whether the choice fits under it. `here` is the chosen count."""
     colours = palette(theme)
     every = [y for curve in curves for y in curve.y if y > 0] or [1]
-    low, high = min(every), max([*every, ceiling[1] if ceiling else 0])
+    every += [ceiling[1]] if ceiling else []
+    low, high = min(every), max(every)
     left, right = min(curves[0].x), max(curves[0].x)
     traces = [
         {
