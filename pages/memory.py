@@ -176,6 +176,7 @@ def take_own(text: str | bytes, name: str) -> None:
     state.mem_own = (model.name, model)
     state.mem_model = OWN
     state.mem_notice = None
+    state.mem_num_read = state.get("mem_num_read", 0) + 1
 
 
 def read_pasted() -> None:
@@ -223,7 +224,10 @@ def ask_band() -> None:
     names = [*config.preset_table(), *([OWN] if "mem_own" in state else [])]
     with top[0]:
         choose("mem_model", "model", options=names, format_func=model_name)
-    with top[1].popover(say("mem.other"), icon=":material/upload_file:", width="stretch"):
+    closed = f"mem-other-{state.get('mem_num_read', 0)}"  # a new one is closed: once a file is read
+    with top[1].popover(
+        say("mem.other"), icon=":material/upload_file:", width="stretch", key=closed
+    ):
         other_model()
     for box, name, values in (
         (top[2], "context", bill.CONTEXT_LENS),

@@ -186,3 +186,11 @@ def test_the_ceiling_of_curves_says_whether_the_choice_fits() -> None:
         )
         assert made.layout.shapes[0].line.color == getattr(charts.palette("dark"), colour)
         assert made.layout.annotations[1].yanchor == "top"
+
+
+def test_a_total_that_lacks_a_part_is_more_than_what_is_shown() -> None:
+    told, partial = (
+        checked_bars([bar(is_partial=part)], WORDS, theme="dark").data[-1].text[0]
+        for part in (False, True)
+    )
+    assert "&gt;" not in told and "&gt; 30" in partial.replace("31", "30")

@@ -47,6 +47,7 @@ def _bar(name: str, found: Bill) -> dict[str, object]:
         "label": label,
         "parts": found.parts,
         "ceiling_bytes": found.choice.budget_bytes,
+        "is_partial": not found.choice.knows_weights,
         "spread_bytes": (low, high),
     }
 

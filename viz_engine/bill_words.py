@@ -182,7 +182,7 @@ def _total_card(found: Bill, say: Say, language: str) -> Number:
         note = say("mem.fits", budget=bytes_text(budget))
     else:
         note = say("mem.no_fit", over=bytes_text(total - budget), budget=bytes_text(budget))
-    if choice.num_replicas > 1:
+    if known and choice.num_replicas > 1:
         note += f"; {say('mem.copies', copies=choice.num_replicas)}"
     shown = [part for part in plan.parts if part.num_bytes]
     lines = [

@@ -39,6 +39,7 @@ class Bar:
     label: str
     parts: Mapping[str, int]  # of PARTS
     ceiling_bytes: int | None
+    is_partial: bool = False  # a part is not known: there is more than these
     spread_bytes: tuple[int, int] = (0, 0)  # what the estimated parts may be less, and more
 
 
@@ -116,7 +117,10 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
                 for end, bar in zip(ends, bars, strict=True)
             ],
             "mode": "text",
-            "text": [f"  <b>{bytes_text(total)}</b>" for total in totals],
+            "text": [
+                f"  <b>{'&gt; ' * bar.is_partial}{bytes_text(total)}</b>"
+                for bar, total in zip(bars, totals, strict=True)
+            ],
             "textposition": "middle right",
             "cliponaxis": False,
         }
@@ -127,12 +131,12 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
             continue
         edge = bar.ceiling_bytes
         colour = colours.bad if total > edge else colours.new
-        at = {"x0": edge, "x1": edge, "y0": i - 0.42, "y1": i + 0.42}
+        at = {"x0": edge, "x1": edge, "y0": i - 0.3, "y1": i + 0.42}
         shapes.append({"type": "line", **at, "line": {"color": colour, "width": 3}})
         notes.append(
             {
                 "x": edge,
-                "y": i - 0.4,
+                "y": i - 0.29,
                 "yanchor": "bottom",
                 "xanchor": "right" if edge > longest / 2 else "left",
                 "showarrow": False,
