@@ -35,9 +35,9 @@ from viz_engine.reserve import Settings
 from viz_engine.text import Message, UserError, grouped, plain, t
 
 SAME = "same"  # V in the format of K
-APART = ("exact", "llama.cpp")  # engines that can keep V in another format than K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
 MAX_PINNED = 3
+MAX_UPLOAD_MB = 2  # what config_keys.MAX_CHARS lets through
 FIRST_MODEL = "llama-3.1-8b"
 FIRST = {
     "mem_model": FIRST_MODEL,
@@ -80,13 +80,6 @@ OPTIONS = {
     "mem_pp": (1, 2, 4, 8, 16),
     "mem_engine": engines.ENGINES,
     "mem_count": bill.GPU_COUNTS,
-}
-PRODUCTS = {  # names that are not translated
-    "transformers": "transformers",
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "llama.cpp": "llama.cpp",
-    "tensorrt-llm": "TensorRT-LLM",
 }
 LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAUSES = (0, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -143,7 +136,7 @@ def model_chosen() -> tuple[str, ModelConfig]:
 def choice() -> Choice:
     """What the boxes hold. Raises UserError."""
     fields = {name: state[key] for name, key in FIELDS.items()}
-    if fields["v_format"] == SAME or state.mem_engine not in APART:
+    if fields["v_format"] == SAME or state.mem_engine not in engines.APART:
         fields["v_format"] = None
     _, model = model_chosen()
     if model.num_parameters is None and state.mem_parameters:
@@ -177,11 +170,13 @@ def take_own(text: str | bytes, name: str) -> None:
     try:
         model = config.read(text, name=name)
     except UserError as error:
-        state.mem_notice = error.message
+        params = {"why": error.message, "model": model_name(state.mem_model)}
+        state.mem_notice = Message(key="mem.refused", params=params)
         return
     state.mem_own = (model.name, model)
     state.mem_model = OWN
     state.mem_notice = None
+    state.mem_num_read = state.get("mem_num_read", 0) + 1
 
 
 def read_pasted() -> None:
@@ -229,7 +224,10 @@ def ask_band() -> None:
     names = [*config.preset_table(), *([OWN] if "mem_own" in state else [])]
     with top[0]:
         choose("mem_model", "model", options=names, format_func=model_name)
-    with top[1].popover(say("mem.other"), icon=":material/upload_file:", width="stretch"):
+    closed = f"mem-other-{state.get('mem_num_read', 0)}"  # a new one is closed: once a file is read
+    with top[1].popover(
+        say("mem.other"), icon=":material/upload_file:", width="stretch", key=closed
+    ):
         other_model()
     for box, name, values in (
         (top[2], "context", bill.CONTEXT_LENS),
@@ -262,7 +260,7 @@ def ask_band() -> None:
             "mem_v",
             "v",
             format_func=lambda v: same if v == SAME else v,
-            disabled=state.mem_engine not in APART,
+            disabled=state.mem_engine not in engines.APART,
         )
 
 
@@ -279,7 +277,7 @@ def choose(key: str, name: str, *, options=None, format_func=str, disabled: bool
 
 
 def engine_name(name: str) -> str:
-    return PRODUCTS.get(name) or say(f"mem.engine.{name}")
+    return bill_words.engine_name(name, say)
 
 
 def model_name(name: str) -> str:
@@ -297,7 +295,13 @@ def other_model() -> None:
         placeholder='{"model_type": "llama", "num_hidden_layers": 32, …}',
     )
     st.button(say("mem.read"), key="mem_read", on_click=read_pasted)
-    st.file_uploader(say("mem.upload"), type=["json"], key="mem_upload", on_change=read_upload)
+    st.file_uploader(
+        say("mem.upload"),
+        type=["json"],
+        key="mem_upload",
+        on_change=read_upload,
+        max_upload_size=MAX_UPLOAD_MB,
+    )
     if registry.limits.models is None:
         st.text_input(
             say("mem.where"), key="mem_where", on_change=read_named, help=say("mem.where_help")
@@ -311,8 +315,11 @@ def model_caption() -> None:
     except UserError as error:
         st.caption(f":orange[{plain(error.message.text(language))}]")
         return
-    source = config.preset_table().get(state.mem_model, {}).get("source", "")
+    shipped = config.preset_table().get(state.mem_model, {})
+    source = shipped.get("source", "")
     lines = [f"{say('mem.source')}: {plain(source)}"] if source else []
+    if stored := shipped.get("quantization_source"):
+        lines.append(f"quantization\\_config: {plain(stored)}")
     lines.append(say("mem.provenance") + ":")
     for found in model.derivations:
         how = say(f"mem.how.{found.how}")
@@ -402,11 +409,17 @@ def layers(found: Bill) -> None:
 
 
 def precision(found: Bill) -> None:
+    if not found.choice.knows_weights:
+        st.caption(say("mem.weights_missing"))
+        return
     st.html(bill_words.precision_table(found, say, language))
     st.caption(f"{say('mem.precision_note')} {plain(bill_words.precision_picture(say))}")
 
 
 def change(found: Bill) -> None:
+    if not found.choice.knows_weights:
+        st.caption(say("mem.weights_missing"))
+        return
     options = bill.options(found)
     st.caption(say("mem.change_fits" if found.fits else "mem.change_no"))
     st.html(bill_words.options_table(options, found, say, language))
@@ -429,7 +442,7 @@ def users(found: Bill) -> None:
             help=say(f"mem.{name}_help"),
             **KEEP,
         )
-    shown = bill_words.service_cards(found, bill.service(found), state.mem_rate, say)
+    shown = bill_words.service_cards(found, bill.service(found), state.mem_rate, say, language)
     st.html(markup.cards(shown))
     st.caption(say("mem.users_note_long"))
 
@@ -576,8 +589,12 @@ def page() -> None:
         st.warning(plain(notice.text(language)), icon=":material/info:")
     try:
         state.mem_last = (model_chosen()[0], bill.make(choice()))
-    except UserError as error:  # what was there stays
-        st.warning(plain(error.message.text(language)), icon=":material/info:")
+    except UserError as error:  # what was there stays, and says so
+        told = error.message.text(language)
+        if "mem_last" in state:
+            last = bill_words.choice_line(*state.mem_last, say)
+            told = f"{told} {say('mem.last_choice', choice=last)}"
+        st.warning(plain(told), icon=":material/info:")
     if "mem_last" not in state:
         return
     name, found = state.mem_last

@@ -120,6 +120,64 @@ def test_claim_19_fourteen_requests_of_32k_outweigh_a_72b() -> None:
     assert bill.crossing(bill.make(found)) == 14
 
 
+def card(found: bill.Bill, number: int):
+    return bill_words.cards(found, english, "en")[number]
+
+
+def test_a_request_is_plain_rows_and_says_what_the_engine_reserves_where_that_is_more() -> None:
+    windowed = bill.make(choose("gpt-oss-20b", engine="vllm"))
+    row = 2 * 8 * 64 * 2
+    assert windowed.request_bytes == 12 * row * (8192 + 128)
+    blocks = 512 + 513  # of 12 layers each
+    assert windowed.reserved_bytes == blocks * 16 * 12 * row
+    assert windowed.plan.kv_bytes == 16 * windowed.reserved_bytes
+    assert card(windowed, 1).note == "rows alone; vLLM reserves 384 MiB a GPU"
+    assert "reserves" not in card(bill.make(choose(engine="vllm")), 1).note
+    texts = [text for _, _, text in bill_words.accident_notices(windowed, english)]
+    assert all(text.startswith("The cache that vLLM reserves") for text in texts[1:])
+
+
+def test_plain_rows_are_in_the_format_that_the_engine_takes() -> None:
+    found = bill.make(choose("gpt2", engine="vllm", context_len=1024))
+    assert found.choice.model.dtype == "f32"
+    assert found.request_bytes == found.reserved_bytes == 12 * 2 * 768 * 2 * 1024
+
+
+def test_heads_that_several_gpus_hold_count_for_each() -> None:
+    alone, shared = (bill.make(choose(tp=tp, engine="vllm")) for tp in (1, 16))
+    assert alone.request_bytes == 2**30 and shared.request_bytes == 2 * 2**30
+    assert shared.growth_bytes == 2 * alone.growth_bytes == 2 * 131072
+    held = shared.rank_request.part("weights").num_bytes
+    assert bill.crossing(alone) == 15 and bill.crossing(shared) == held // (128 * 2**20) + 1 < 10
+    assert "16 GPUs hold 128.0 MiB each" in card(shared, 1).formula
+    assert "GPUs hold" not in card(alone, 1).formula
+
+
+def test_without_the_number_of_weights_no_total_is_shown_as_an_answer() -> None:
+    text = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100}
+    model = config.read(text | {"num_attention_heads": 4})
+    found = bill.make(replace(choose(engine="vllm"), model=model))
+    total, _, longest, most = bill_words.cards(found, english, "en")[:4]
+    assert total.value == longest.value == most.value == "-" and "not known" in total.note
+    assert not total.tone and not bill_words.accident_notices(found, english)
+    (row,) = csv.DictReader(io.StringIO(bill_link.to_csv([("x", found)])))
+    told = ("weights_bytes", "total_bytes", "fits", "longest_context", "most_sequences")
+    assert not any(row[name] for name in told) and int(row["k_bytes"]) > 0
+    given = replace(found.choice, settings=replace(found.choice.settings, num_parameters=10**8))
+    assert bill_words.cards(bill.make(given), english, "en")[0].value != "-"
+
+
+def test_copies_of_the_model_stand_beside_the_total() -> None:
+    found = bill.make(replace(choose(tp=2), num_devices=8))
+    assert "copies of the model: 4" in card(found, 0).note
+
+
+def test_a_cache_that_does_not_grow_is_not_said_to_grow() -> None:
+    found = bill.make(choose("mamba-2.8b"))
+    (_, _, text) = bill_words.accident_notices(found, english)[1]
+    assert "does not grow" in text and "from" not in text
+
+
 def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> None:
     for length in (4096, 8192, 131072):
         served = bill.service(bill.make(choose(context_len=length)))
@@ -130,15 +188,52 @@ def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> Non
 
 def test_where_nothing_fits_nobody_is_served_and_the_reason_is_said() -> None:
     full = bill.make(choose("llama-3.3-70b", engine="vllm"))
-    (card,) = bill_words.service_cards(full, bill.service(full), 1.0, english)
+    (card,) = bill_words.service_cards(full, bill.service(full), 1.0, english, "en")
     assert card.value == "-" and "fits" in card.note
 
 
 def test_without_a_bandwidth_there_is_no_time_and_no_user() -> None:
     found = bill.make(replace(choose(), device=hardware.this_machine()))
     assert found.ttft is None and found.itl is None and bill.service(found).paged is None
-    (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english)
+    (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english, "en")
     assert card.value == "-" and "bandwidth" in card.note
+
+
+@pytest.mark.parametrize("device", ["Apple M4 Max 128 GB", "NVIDIA DGX Spark (GB10)"])
+def test_without_a_rate_reading_a_prompt_has_no_time_and_a_step_that_reads_bytes_has(
+    device,
+) -> None:
+    found = bill.make(choose(device=device, context_len=131072, num_sequences=1))
+    assert found.ttft is None and found.itl.rate is None
+    assert found.itl.bound_s == pytest.approx(
+        (bill._weight_bytes(found.choice, active=True) + 16 * 2**30) / found.itl.bandwidth.plain
+    )
+    first, step = bill_words.cards(found, english, "en")[4:6]
+    assert first.value == "-" and "no FLOP rate" in first.note and "%" not in first.formula
+    assert "rate are" not in step.formula and "%" in step.formula
+    (card,) = bill_words.service_cards(found, bill.service(found), 1.0, english, "en")
+    assert card.value == "-" and "no FLOP rate" in card.note
+
+
+def test_a_model_whose_matrices_are_unknown_has_no_time() -> None:
+    text = {"model_type": "bart", "decoder_layers": 4, "d_model": 256, "is_encoder_decoder": True}
+    model = config.read(text | {"decoder_attention_heads": 8, "vocab_size": 1000})
+    asked = replace(choose().settings, num_parameters=10**9, cross_len=64)
+    found = bill.make(replace(choose(), model=model, settings=asked))
+    assert found.ttft is None and found.itl is None
+    assert "FLOPs are not known" in bill_words.cards(found, english, "en")[4].note
+
+
+def test_requests_in_flight_take_as_long_as_that_many_do() -> None:
+    found = bill.make(choose(engine="vllm"))
+    served = bill.service(found)
+    num, duration = bill.in_flight(found, served, 1.0)
+    step = bill.middle(bill.itl(found.choice, LOAD.mean_held_len, num))
+    assert duration == pytest.approx(bill.middle(served.ttft) + 511 * step)
+    assert num - 1 < duration <= num < served.room and duration < served.duration_s / 1.5
+    assert bill.in_flight(found, served, 2 * served.paged.requests_per_s) is None
+    over = bill_words.service_cards(found, served, 100.0, english, "en")[3]
+    assert over.value == "-" and over.tone == "bad" and "more arrive than leave" in over.note
 
 
 @given(
@@ -215,7 +310,7 @@ def test_every_model_has_its_words_in_both_languages(name: str, language: str) -
     assert all(table.count("<tr") > 1 for table in tables)
     assert bill_words.model_line(config.preset(name), say)
     assert len(bill_words.accident_notices(found, say)) == 3
-    assert bill_words.service_cards(found, bill.service(found), 1.0, say)
+    assert bill_words.service_cards(found, bill.service(found), 1.0, say, language)
 
 
 def test_sliders_stop_at_ten_million_and_double_on_the_way() -> None:
@@ -223,3 +318,18 @@ def test_sliders_stop_at_ten_million_and_double_on_the_way() -> None:
     assert list(bill.CONTEXT_LENS) == sorted(set(bill.CONTEXT_LENS))
     assert list(bill.SEQUENCES) == sorted(set(bill.SEQUENCES))
     json.dumps(bill.CONTEXT_LENS)
+
+
+def test_products_of_fp8_weights_are_computed_in_fp8() -> None:
+    assert bill.compute_format(choose("deepseek-v3")) == "fp8"
+    assert bill.compute_format(choose("deepseek-v3", weight_format="bf16")) == "bf16"
+    assert bill.compute_format(choose("llama-3.1-8b")) == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0042, "4.2 ms"), (0.9999, "1 s"), (999.0, "999 s"), (999.7, "16.7 min")]
+    + [(7200, "2 h"), (33_959 * 60, "23.6 d"), (1e9, "11\u202f574 d")],
+)
+def test_a_duration_stands_in_the_unit_that_keeps_it_short(seconds: float, text: str) -> None:
+    assert bill_words.time_text(seconds) == text

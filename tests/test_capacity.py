@@ -33,11 +33,30 @@ def test_two_ranks_halve_the_compute_and_not_the_bytes_of_a_rank() -> None:
     assert two.compute_s == one.compute_s / 2 and two.memory_s == one.memory_s
 
 
-def test_without_a_rate_the_bound_counts_bytes_and_without_bandwidth_there_is_none() -> None:
-    work = Work(flops=10**18, num_bytes=819 * 10**9)
-    apple = capacity.step_time(work, hardware.device("Apple M3 Ultra 512 GB"), "bf16")
-    assert apple.compute_s is None and apple.bound_s == 1.0
-    assert capacity.step_time(work, hardware.this_machine(), "bf16") is None
+def test_without_a_rate_a_step_has_a_time_only_where_the_bytes_decide() -> None:
+    apple, few = hardware.device("Apple M3 Ultra 512 GB"), Work(flops=10**12, num_bytes=819 * 10**9)
+    found = capacity.step_time(few, apple, "bf16")
+    assert found.compute_s is None and found.bound_s == 1.0
+    many = Work(flops=10**18, num_bytes=few.num_bytes)
+    assert capacity.step_time(many, apple, "bf16") is None
+    assert capacity.step_time(few, hardware.this_machine(), "bf16") is None
+
+
+def test_no_known_device_is_bound_by_compute_where_the_bytes_are_said_to_decide() -> None:
+    known = [d for d in hardware.devices() if d.bandwidth and d.flops_per_s("bf16")]
+    shares = capacity.COMPUTE_SHARE[0] / capacity.BANDWIDTH_SHARE[1]
+    ridges = [d.flops_per_s("bf16").plain / d.bandwidth.plain * shares for d in known]
+    assert min(ridges) > capacity.MEMORY_BOUND_BELOW
+
+
+@given(st.floats(0.01, 50), st.integers(1, 500))
+def test_requests_in_flight_are_as_slow_as_they_make_one_another(rate: float, room: int) -> None:
+    def duration_s(num: int) -> float:
+        return 1 + 0.02 * num
+
+    found = capacity.steady(rate, room, duration_s)
+    held = [n for n in range(1, room + 1) if rate * duration_s(n) <= n]
+    assert found == ((held[0], duration_s(held[0])) if held else None)
 
 
 def test_all_experts_are_the_slow_end_only() -> None:

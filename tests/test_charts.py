@@ -141,7 +141,11 @@ def test_curves_are_logarithmic_on_both_axes_and_carry_their_ceiling() -> None:
     curve = memory_charts.Curve(name="KV", x=counts, y=[n * 131072 for n in counts], colour="k")
     figure = checked(
         memory_charts.byte_curves(
-            [curve], x_title="tokens", ceiling=("usable", GIB), here=("chosen", 1024), theme="light"
+            [curve],
+            x_title="tokens",
+            ceiling=("usable", GIB, True),
+            here=("chosen", 1024),
+            theme="light",
         )
     )
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
@@ -158,3 +162,35 @@ def test_bytes_over_time_hold_until_the_next_point() -> None:
     figure = checked(memory_charts.bytes_over_time(lines, x_title="s", y_title="", theme="dark"))
     assert [trace.line.shape for trace in figure.data] == ["hv", "linear"]
     assert figure.data[1].mode == "lines+markers"
+
+
+@pytest.mark.parametrize("power", range(0, 62))
+def test_no_tick_of_bytes_has_an_exponent(power: int) -> None:
+    for number in (2**power, 1.02 * 2**power, 999.7 * 2**power):
+        assert "e" not in charts.bytes_text(number)
+    assert charts.bytes_text(1023 * GIB) == "1\u202f023 GiB"
+
+
+def test_no_ceiling_crosses_out_a_total_and_no_spread_a_label() -> None:
+    figure = checked_bars([bar(ceiling_bytes=33 * GIB), bar()], WORDS, theme="dark")
+    text, spread = figure.data[-1], figure.data[-2]
+    assert text.x[0] == 33 * GIB and text.x[1] < 33 * GIB
+    assert spread.yaxis == "y2" and all(y - i > 0.25 for i, y in enumerate(spread.y))
+
+
+def test_the_ceiling_of_curves_says_whether_the_choice_fits() -> None:
+    curve = memory_charts.Curve(name="cache", x=[1, 1024], y=[1024, 2**30], colour="k")
+    for fits, colour in ((True, "new"), (False, "bad")):
+        made = memory_charts.byte_curves(
+            [curve], x_title="", ceiling=("usable", GIB, fits), here=("chosen", 1), theme="dark"
+        )
+        assert made.layout.shapes[0].line.color == getattr(charts.palette("dark"), colour)
+        assert made.layout.annotations[1].yanchor == "top"
+
+
+def test_a_total_that_lacks_a_part_is_more_than_what_is_shown() -> None:
+    told, partial = (
+        checked_bars([bar(is_partial=part)], WORDS, theme="dark").data[-1].text[0]
+        for part in (False, True)
+    )
+    assert "&gt;" not in told and "&gt; 30" in partial.replace("31", "30")

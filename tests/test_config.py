@@ -54,7 +54,13 @@ def refusal(source: object) -> str:
         ("not json", "not JSON"),
         ('{"num_hidden_layers": 4', "not JSON"),
         ("[1, 2]", "not the object"),
-        ('{"hidden_size": NaN}', "no number"),
+        ('{"hidden_size": NaN}', "NaN, which is no number"),
+        ('{"hidden_size": 1' + "0" * 5000 + "}", "thousands of digits"),
+        (b"\xff{}", "UTF-8"),
+        ("7", "it is a number"),
+        ("null", "it is null"),
+        ("true", "true or false"),
+        ('"x"', "it is a text"),
         ('{"hidden_size": Infinity}', "no number"),
         ('{"a":' * 60 + "1" + "}" * 60, "nested"),
         ("[" * 100_000, "nested"),
@@ -85,8 +91,10 @@ def test_what_is_no_config_is_refused_with_a_sentence(source: str, says: str) ->
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
-        ({"num_hidden_layers": 3.5}, "num_hidden_layers"),
-        ({"num_hidden_layers": True}, "num_hidden_layers"),
+        ({"num_hidden_layers": 3.5}, "not 3.5. Correct"),
+        ({"num_hidden_layers": 1e400}, "too large"),
+        ({"num_hidden_layers": "4"}, "without quotes"),
+        ({"num_hidden_layers": True}, "not true. Correct"),
         ({"num_hidden_layers": [1]}, "num_hidden_layers"),
         ({"hidden_size": 66}, "does not divide"),
         ({"num_key_value_heads": 3}, "4 query heads cannot share 3"),
@@ -123,7 +131,7 @@ def test_a_key_left_out_takes_the_default_of_its_type_and_says_so() -> None:
     found = config.read({"model_type": "audio", "text_config": {"model_type": "qwen2"}})
     assert (found.num_layers, found.layers[0].num_kv_heads) == (32, 32)
     assert found.derivation("num_layers").how == "default"
-    assert "num_layers" in str(found.warnings[0])
+    assert "leaves out num_hidden_layers, hidden_size" in str(found.warnings[0])
 
 
 def test_a_default_that_follows_from_another_size_is_no_default() -> None:
@@ -195,6 +203,13 @@ def test_a_type_whose_weights_are_not_described_says_so_and_counts_none() -> Non
     assert "size.warn_weights" in [w.key for w in found.warnings]
 
 
+def test_parts_beside_the_language_model_are_named_as_left_out() -> None:
+    outer = {"model_type": "gemma3", "text_config": LLAMA, "vision_config": {"hidden_size": 8}}
+    (note,) = [w for w in config.read(outer).warnings if w.key == "size.warn_other_parts"]
+    assert "vision_config" in str(note)
+    assert not config.read(LLAMA).warnings
+
+
 # --- presets --------------------------------------------------------------------------------
 
 
@@ -202,7 +217,9 @@ def test_presets_are_cited_and_read() -> None:
     table = config.preset_table()
     assert len(table) >= 15
     for name, row in table.items():
-        assert row["source"].startswith(("https://", "public GitHub file", "PyPI")), name
+        assert row["source"].startswith(
+            ("https://", "a copy of the model's config.json", "PyPI")
+        ), name
         found = config.preset(name)
         assert found.num_parameters, name
 

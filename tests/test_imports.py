@@ -14,6 +14,7 @@ GROUPS = (
     (
         "config_keys",
         "weights",
+        "quantization",
         "layer_kinds",
         "layer_rows",
         "config",

@@ -115,13 +115,32 @@ def test_numbers_that_agree_are_equal() -> None:
     assert set(verdicts(LLAMA_CPP, GEMMA_3_4B).values()) == {"equal"}
     assert set(verdicts(SGLANG, "deepseek-v3").values()) == {"equal"}
     found = verdicts(VLLM_V0, LLAMA_8B)
-    assert found["gpu_blocks"] == found["cpu_blocks"] == "equal"
-    assert set(verdicts(VLLM_V1, "qwen2.5-7b").values()) == {"equal", "unknown"}
+    assert found["gpu_blocks"] == "within" and found["cpu_blocks"] == "equal"
+    assert set(verdicts(VLLM_V1, "qwen2.5-7b").values()) == {"equal", "within", "unknown"}
 
 
 def test_the_need_and_the_longest_request_are_compared() -> None:
     found = verdicts(VLLM_TOO_LONG, LLAMA_8B)
-    assert found == {"need": "equal", "available": "unknown", "longest": "equal"}
+    assert found == {"need": "equal", "available": "unknown", "longest": "within"}
+
+
+def test_what_follows_from_a_rounded_number_is_a_range_that_holds_the_logged_one() -> None:
+    compared = logs.compare(logs.read(VLLM_V0), config.preset(LLAMA_8B))
+    (blocks,) = [line for line in compared if line.finding.kind == "gpu_blocks"]
+    low, high = blocks.ours_range  # 3.805 and 3.815 GiB of blocks of 2 MiB
+    assert (low, high) == (1948, 1953) and low <= blocks.finding.value <= high
+    exact = [line for line in compared if line.verdict == "equal"]
+    assert exact and all(line.ours_range is None for line in exact)
+
+
+def test_buffers_of_llama_cpp_and_what_sglang_loaded_are_explained() -> None:
+    # The forms are those of llama.cpp's llama-model.cpp and SGLang's model_runner.py.
+    text = "CUDA0 model buffer size = 4403.49 MiB\nCUDA0 compute buffer size = 560.00 MiB"
+    text += "\nfile size = 4.58 GiB (4.89 BPW)"
+    found = verdicts(text, LLAMA_8B)
+    assert found == {"model_buffer": "unknown", "compute_buffer": "unknown", "model_size": "within"}
+    loaded = "Load weight end. type=LlamaForCausalLM, avail mem=63.50 GB, mem usage=15.08 GB."
+    assert verdicts(loaded, LLAMA_8B) == {"loaded": "unknown"}
 
 
 def test_a_measurement_is_explained_and_not_judged() -> None:

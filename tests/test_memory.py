@@ -243,8 +243,8 @@ def test_options_name_what_makes_it_fit() -> None:
         for option in memory.options_to_fit(made, asked, 24 * GIB)
     }
     assert found["size.change.weights", "int4"]
-    assert found["size.change.tp", 2]
-    assert found["size.change.sequences", 2]
+    assert found["size.change.tp", "2"]
+    assert found["size.change.sequences", "2"]
     assert not found["size.change.kv", "int8"] or found["size.change.kv", "int4"]
     for option in memory.options_to_fit(made, asked, 24 * GIB):
         assert option.fits == (option.plan.total_bytes <= 24 * GIB)

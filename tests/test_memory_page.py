@@ -56,7 +56,8 @@ def test_a_refused_config_leaves_every_number_as_it_was() -> None:
     ):
         test.text_area(key="mem_paste").set_value(text)
         sound(test.button(key="mem_read").click().run())
-        assert words in test.warning[0].value and numbers(test) == before
+        told = test.warning[0].value
+        assert words in told and "those of Llama" in told and numbers(test) == before
 
 
 def test_settings_that_cannot_be_leave_the_last_numbers_and_say_why() -> None:
@@ -64,7 +65,9 @@ def test_settings_that_cannot_be_leave_the_last_numbers_and_say_why() -> None:
     before = numbers(test)
     test.session_state["mem_tp"] = 8
     sound(test.run())
-    assert "cannot hold one copy" in test.warning[0].value and numbers(test) == before
+    told = test.warning[0].value.replace("\\\\", "")
+    assert "cannot hold one copy" in told and numbers(test) == before
+    assert "last choice that works" in told and "TP 1" in told
     test.session_state["mem_count"] = 8
     sound(test.run())
     assert not test.warning and numbers(test) != before

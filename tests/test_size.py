@@ -73,6 +73,12 @@ def test_a_log_is_compared(capsys: pytest.CaptureFixture, tmp_path: Path) -> Non
         ("--model", "gpt2", "--memory-gib", "-1"),
         ("--model", "gpt2", "--context", "0"),
         ("--model", "gpt2", "--kv-dtype", "q99"),
+        ("--model", "gpt2", "--block-size", "0"),
+        ("--model", "gpt2", "--batched-tokens", "0"),
+        ("--model", "gpt2", "--parameters", "0"),
+        ("--model", "llama-3.1-8b", "--dcp", "7"),
+        ("--model", "llama-3.1-8b", "--dcp", "4", "--tp", "2"),
+        ("--model", "gpt2", "--kv-dtype", "q8_0/q4_0", "--engine", "vllm"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_exit_code_2(
@@ -114,3 +120,40 @@ def test_the_bench_times_four_models(capsys: pytest.CaptureFixture) -> None:
     told = json.loads(capsys.readouterr().out)
     assert told["target_ms"] == 20 and len(told["models"]) == 4
     assert told["met"] == (told["median_ms"] < 20)
+
+
+def test_a_cache_type_that_an_engine_lacks_is_named_and_one_that_it_has_is_not() -> None:
+    told = {
+        (name, engine): "cannot keep its cache" in str(found["warnings"])
+        for name, engine in (("int2", "vllm"), ("fp8", "vllm"), ("q8_0", "llama.cpp"))
+        for found in [size("qwen3-8b", context_len=100, kv_format=name, engine=engine)]
+    }
+    assert list(told.values()) == [True, False, False]
+
+
+def test_context_parallel_divides_the_rows_and_their_growth_alike() -> None:
+    one, two = (size("qwen3-8b", context_len=8192, tp=8, dcp=dcp) for dcp in (1, 2))
+    for name in ("kv_bytes", "growth_bytes"):
+        assert one[name]["value"] == 2 * two[name]["value"]
+
+
+def test_a_number_of_parameters_that_was_given_is_the_one_that_is_shown() -> None:
+    found = size("llama-3.1-8b", context_len=1, num_parameters=5)
+    assert found["num_parameters"]["value"] == 5 and found["num_parameters"]["how"] == "given"
+    assert found["weights_bytes"]["value"] == 10 and "num_active_parameters" not in found
+
+
+@pytest.mark.parametrize("name", ["h200", "NVIDIA H200 SX", "NVIDIA H200 SMX"])
+def test_a_device_that_is_nearly_named_is_offered(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        size("qwen3-8b", context_len=1, gpu=name)
+    assert "NVIDIA H200 SXM" in str(caught.value) and str(caught.value).count("GeForce") == 0
+
+
+def test_without_the_number_of_weights_there_is_no_total_and_no_verdict() -> None:
+    text = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100}
+    found = size(text | {"num_attention_heads": 4}, context_len=512, gpu="NVIDIA H200 SXM")
+    assert found["total_bytes"]["value"] is None and found["weights_bytes"]["value"] is None
+    with pytest.raises(UserError):
+        size(text | {"num_attention_heads": 4}, context_len=512, gpu="Abacus 3000")
+    assert "fits" not in found and found["kv_bytes"]["value"] == 2 * 2 * 64 * 2 * 512

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from viz_engine.text import LOCALES, Message, UserError, mib, strings, t
+from viz_engine.text import LOCALES, Message, UserError, mib, strings, t, three
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
@@ -88,3 +88,10 @@ def test_sizes_are_in_binary_units() -> None:
     assert mib(23040) == "23\u202f040 B"
     assert mib(13.4 * 2**20) == "13.4 MiB"
     assert mib(5 * 2**30) == "5.00 GiB"
+    assert mib(122070312.5 * 2**30) == "116 PiB" and mib(2.5 * 2**40) == "2.50 TiB"
+
+
+@pytest.mark.parametrize("power", range(0, 70))
+def test_no_size_has_an_exponent(power: int) -> None:
+    for number in (2**power, 1.02 * 2**power, 999.7 * 2**power, 2**power - 1):
+        assert "e+" not in mib(number) + three(number)

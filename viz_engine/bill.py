@@ -16,7 +16,7 @@ from viz_engine.hardware import Device
 from viz_engine.memory import Limit, Plan
 from viz_engine.reserve import Settings
 from viz_engine.spec import LayerSpec
-from viz_engine.text import UserError
+from viz_engine.text import Message, UserError
 
 # Where the sliders stop: powers of two with the halves between them, and ten million.
 CONTEXT_LENS = (
@@ -44,6 +44,11 @@ class Choice:
         return self.num_devices // (self.settings.tp * self.settings.pp)
 
     @property
+    def knows_weights(self) -> bool:
+        """Whether anything says how many weights there are: without them no total is an answer."""
+        return (self.settings.num_parameters or self.model.num_parameters) is not None
+
+    @property
     def budget_bytes(self) -> int:
         """What the engine takes of one device."""
         return memory.budget_bytes(self.settings, self.device.capacity_bytes)
@@ -56,6 +61,10 @@ class Bill:
     choice: Choice
     plan: Plan
     request: Plan  # one request of that length, the whole model on one device, nothing rounded
+    rank_request: Plan  # the same on the device that holds most of it, nothing rounded
+    request_bytes: int  # its cache on all devices together, what is held several times included
+    growth_bytes: int  # what one more token adds to that
+    reserved_bytes: int  # what the engine reserves for it on the device that holds most
     longest: Limit
     most: Limit
     most_twice: Limit  # at twice the length
@@ -72,11 +81,16 @@ def make(choice: Choice) -> Bill:
     """The bill of a choice. Raises UserError where the settings contradict each other."""
     model, settings, device = choice.model, choice.settings, choice.device
     plan = memory.plan(model, settings)
-    alone = replace(settings, engine="exact", num_sequences=1, tp=1, pp=1, dcp=1)
+    plain, one = _unrounded(model, settings)
+    share = memory.plan(plain, replace(one, pp=1))  # of each rank that shares all layers
     return Bill(
         choice=choice,
         plan=plan,
-        request=memory.plan(model, alone),
+        request=memory.plan(plain, replace(one, tp=1, pp=1, dcp=1)),
+        rank_request=memory.plan(plain, one),
+        request_bytes=share.kv_bytes * settings.tp,
+        growth_bytes=share.growth_bytes * settings.tp,
+        reserved_bytes=memory.plan(model, replace(settings, num_sequences=1)).kv_bytes,
         longest=memory.longest_context(model, settings, device.capacity_bytes),
         most=memory.most_sequences(model, settings, device.capacity_bytes),
         most_twice=memory.most_sequences(
@@ -88,6 +102,15 @@ def make(choice: Choice) -> Bill:
         ttft=ttft(choice, settings.context_len),
         itl=itl(choice, settings.context_len, settings.num_sequences),
     )
+
+
+def _unrounded(model: ModelConfig, settings: Settings) -> tuple[ModelConfig, Settings]:
+    """One sequence in the engine's number formats, without its rounding."""
+    served = engines.served_dtype(model, settings.engine)
+    plain = model if served == model.dtype else replace(model, dtype=served)
+    key, value = reserve.formats(model, settings)
+    one = replace(settings, engine="exact", num_sequences=1, kv_format=key, v_format=value)
+    return plain, one
 
 
 def parts(model: ModelConfig, plan: Plan) -> dict[str, int]:
@@ -143,24 +166,24 @@ def pair_flops(model: ModelConfig) -> list[tuple[int, int | None]]:
 
 
 def bits_of(choice: Choice, weight_format: str) -> float:
-    """Bits of a weight in that format; "auto" is what the engine loads the model in."""
+    """Bits of a weight in that format; "auto" is what the engine loads the model in,
+    the mean where that is a mix of types."""
     served = engines.served_dtype(choice.model, choice.settings.engine)
-    return weights.bits_of(weight_format, served)
+    return choice.model.weight_bits(weight_format, served)
 
 
 def _weight_bytes(choice: Choice, *, active: bool) -> int:
     """Bytes of weights that a step reads on one rank of the tensor-parallel group: without the
     table that is looked up row by row, unless it is the output matrix too."""
     model, settings = choice.model, choice.settings
-    bits = bits_of(choice, settings.weight_format)
-    if model.weights is None:
-        total = settings.num_parameters or model.num_parameters or 0
-        return round(total * bits / 8 / settings.tp)
+    served = engines.served_dtype(model, settings.engine)
+    bits = weights.bits_of(settings.weight_format, served)
     tied = not any(g.name == "head" for g in model.weights)
     read = [g for g in model.weights if tied or not g.looked_up]
     if active:
         read = [replace(g, count=g.count if g.active is None else g.active) for g in read]
-    return weights.rank_bytes(tuple(read), bits, settings.tp)
+    stored = weights.is_auto(settings.weight_format)
+    return weights.rank_bytes(tuple(read), bits, settings.tp, stored=stored)
 
 
 def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
@@ -175,41 +198,54 @@ def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
     return sum(kind.num_bytes for kind in reserve.kinds(choice.model, settings))
 
 
-def _step(choice: Choice, flops: int | None, kv_bytes: int) -> StepTime | None:
+def _step(choice: Choice, flops: int, kv_bytes: int) -> StepTime | None:
     least, most = (_weight_bytes(choice, active=active) + kv_bytes for active in (True, False))
     return capacity.step_time(
-        Work(flops=flops or 0, num_bytes=least),
+        Work(flops=flops, num_bytes=least),
         choice.device,
         compute_format(choice),
         ranks=choice.settings.tp,
-        most=Work(flops=flops or 0, num_bytes=most),
+        most=Work(flops=flops, num_bytes=most),
     )
 
 
 def compute_format(choice: Choice) -> str:
     """What the products are computed in: 8-bit and 4-bit floating point where weights are kept so
     and the device has units for it, else 16 bits."""
-    name = choice.settings.weight_format
+    name, stored = choice.settings.weight_format, choice.model.stored
+    if stored is not None and weights.is_auto(name):
+        name = stored.method
     return {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(name, "bf16")
 
 
 def ttft(choice: Choice, prompt_len: int) -> StepTime | None:
-    """Least time to read one prompt: the weights once, its rows written, its FLOPs."""
-    flops = None
-    if (found := products(choice.model)) is not None:
-        layers = pair_flops(choice.model)
-        flops = capacity.prefill_flops(found[0], layers, prompt_len) + 2 * found[1]
+    """Least time to read one prompt: the weights once, its rows written, its FLOPs. None where
+    one of them has no basis (`why_no_time`)."""
+    found = products(choice.model)
+    if found is None:
+        return None
+    layers = pair_flops(choice.model)
+    flops = capacity.prefill_flops(found[0], layers, prompt_len) + 2 * found[1]
     return _step(choice, flops, _kv_bytes(choice, prompt_len, 1))
 
 
 def itl(choice: Choice, context_len: int, num_sequences: int) -> StepTime | None:
     """Least time of a step that writes one token of each sequence: the weights once, all rows of
-    all sequences."""
-    flops = None
-    if (found := products(choice.model)) is not None:
-        one = capacity.decode_flops(found[0] + found[1], pair_flops(choice.model), context_len)
-        flops = one * num_sequences
-    return _step(choice, flops, _kv_bytes(choice, context_len, num_sequences))
+    all sequences. None where one of them has no basis (`why_no_time`)."""
+    found = products(choice.model)
+    if found is None:
+        return None
+    one = capacity.decode_flops(found[0] + found[1], pair_flops(choice.model), context_len)
+    return _step(choice, one * num_sequences, _kv_bytes(choice, context_len, num_sequences))
+
+
+def why_no_time(choice: Choice) -> Message:
+    """What is missing where `ttft` or `itl` is None."""
+    if choice.device.bandwidth is None:
+        return Message(key="mem.no_bandwidth")
+    if products(choice.model) is None:
+        return Message(key="mem.no_products")
+    return Message(key="mem.no_rate")
 
 
 # ---- users -------------------------------------------------------------------------------------
@@ -218,8 +254,10 @@ def itl(choice: Choice, context_len: int, num_sequences: int) -> StepTime | None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """What one copy of the model serves when requests have their average length, and what it would
-    serve if each reserved the longest. `duration_s` is the mean of the expected range."""
+    serve if each reserved the longest. `duration_s` is the middle of the expected range when the
+    copy is full, as `itl` is."""
 
+    room: int  # requests of the average length that fit
     paged: Served | None
     reserved: Served | None
     duration_s: float | None
@@ -237,16 +275,17 @@ def service(found: Bill) -> Service:
     first = ttft(choice, load.prompt_len)
     step = itl(choice, load.mean_held_len, num) if num else None
     if first is None or step is None:
-        return Service(paged=None, reserved=None, duration_s=None, ttft=first, itl=step)
-    duration = load.duration_s(_middle(first), _middle(step))
+        return Service(room=num, paged=None, reserved=None, duration_s=None, ttft=first, itl=step)
+    duration = load.duration_s(middle(first), middle(step))
     most = reserve.MAX_SEQUENCES if found.most.unbounded else found.most.value
     fewer = min(most, num)
     slower = itl(choice, load.mean_held_len, fewer) if fewer else None
     return Service(
+        room=num,
         paged=capacity.served(num, duration, think_s=load.think_s),
         reserved=capacity.served(
             fewer,
-            load.duration_s(_middle(first), _middle(slower)) if slower else duration,
+            load.duration_s(middle(first), middle(slower)) if slower else duration,
             think_s=load.think_s,
         ),
         duration_s=duration,
@@ -255,8 +294,21 @@ def service(found: Bill) -> Service:
     )
 
 
-def _middle(time: StepTime) -> float:
+def middle(time: StepTime) -> float:
+    """The middle of the expected range, in seconds."""
     return (time.fast_s + time.slow_s) / 2
+
+
+def in_flight(found: Bill, served: Service, rate: float) -> tuple[int, float] | None:
+    """(requests in flight in one copy, how long one then takes in seconds) when `rate` requests a
+    second arrive at all copies, evenly shared: each is as slow as those beside it make it. None
+    where more arrive than leave."""
+    choice, load = found.choice, found.choice.load
+
+    def duration_s(num: int) -> float:
+        return load.duration_s(middle(served.ttft), middle(itl(choice, load.mean_held_len, num)))
+
+    return capacity.steady(rate / choice.num_replicas, served.paged.sequences, duration_s)
 
 
 # ---- warnings ----------------------------------------------------------------------------------
@@ -274,7 +326,10 @@ class Accident:
 
 
 def accidents(found: Bill) -> tuple[Accident, ...]:
-    """Planning for the weights alone; raising the length from 4K to 32K; doubling the batch."""
+    """Planning for the weights alone; raising the length from 4K to 32K; doubling the batch. None
+    of them where the weights are not known."""
+    if not found.choice.knows_weights:
+        return ()
     choice, settings = found.choice, found.choice.settings
     budget = choice.budget_bytes
     alone = found.plan.part("weights").num_bytes
@@ -334,10 +389,10 @@ def model_weight_bytes(choice: Choice, weight_format: str | None = None) -> int 
 
 
 def crossing(found: Bill) -> int | None:
-    """Sequences of this length whose cache outweighs the weights, in the whole model: the first
-    such number. None where there is no cache or no weights are known."""
-    one, all_weights = found.request.kv_bytes, model_weight_bytes(found.choice)
-    return all_weights // one + 1 if one and all_weights is not None else None
+    """Sequences of this length whose cache outweighs the weights, on the device that holds most:
+    the first such number. None where there is no cache or no weights are known."""
+    one, held = found.rank_request.kv_bytes, found.rank_request.part("weights").num_bytes
+    return held // one + 1 if one and found.choice.knows_weights else None
 
 
 def options(found: Bill) -> tuple[memory.Option, ...]:

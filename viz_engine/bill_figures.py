@@ -29,7 +29,7 @@ def bars(named: Sequence[tuple[str, Bill]], say: Say, theme: str) -> Picture:
         say(
             "mem.bar.alt",
             label=name,
-            total=bytes_text(found.plan.total_bytes),
+            total=bytes_text(found.plan.total_bytes) if found.choice.knows_weights else "-",
             ceiling=bytes_text(found.choice.budget_bytes),
         )
         for name, found in named
@@ -47,6 +47,7 @@ def _bar(name: str, found: Bill) -> dict[str, object]:
         "label": label,
         "parts": found.parts,
         "ceiling_bytes": found.choice.budget_bytes,
+        "is_partial": not found.choice.knows_weights,
         "spread_bytes": (low, high),
     }
 
@@ -64,13 +65,13 @@ def curves(found: Bill, name: str, say: Say, theme: str) -> Picture:
         title = say("mem.curve.sequences", context=grouped(settings.context_len))
     cache, every = [plan.kv_bytes for plan in plans], [plan.total_bytes for plan in plans]
     total = say("mem.part.total")
+    lines = [Curve(name=say("mem.part.kv"), x=counts, y=cache, colour="k")]
+    if found.choice.knows_weights:
+        lines.append(Curve(name=total, x=counts, y=every, colour="text", style="dash"))
     figure = memory_charts.byte_curves(
-        [
-            Curve(name=say("mem.part.kv"), x=counts, y=cache, colour="k"),
-            Curve(name=total, x=counts, y=every, colour="text", style="dash"),
-        ],
+        lines,
         x_title=title,
-        ceiling=(say("mem.ceiling"), budget),
+        ceiling=(say("mem.ceiling"), budget, found.fits or not found.choice.knows_weights),
         here=(say("mem.curve.here"), here),
         theme=theme,
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlencode
 
 from viz_engine.bill import Bill, Choice
+from viz_engine.memory import Limit
 from viz_engine.reserve import Settings
 
 LINK = {  # parameter of the address -> field of Settings
@@ -79,24 +80,29 @@ def to_csv(bills: Iterable[tuple[str, Bill]]) -> str:
     writer.writerow(["model", "device", "devices", *fields, *sizes, *rest])
     for name, found in bills:
         choice, settings, plan = found.choice, found.choice.settings, found.plan
+        known = choice.knows_weights
         writer.writerow(
             [
                 name,
                 choice.device.name,
                 choice.num_devices,
                 *(getattr(settings, field) for field in fields),
-                *(found.parts.get(part, 0) for part in names),
-                plan.total_bytes,
-                plan.low_bytes,
-                plan.high_bytes,
+                *(
+                    "" if not known and part == "weights" else found.parts.get(part, 0)
+                    for part in names
+                ),
+                *((plan.total_bytes, plan.low_bytes, plan.high_bytes) if known else ("",) * 3),
                 choice.device.capacity_bytes,
                 choice.budget_bytes,
-                found.fits,
-                "unbounded" if found.longest.unbounded else found.longest.value,
-                "unbounded" if found.most.unbounded else found.most.value,
+                found.fits if known else "",
+                *(_limit(limit) if known else "" for limit in (found.longest, found.most)),
                 found.ttft.bound_s if found.ttft else "",
                 found.itl.bound_s if found.itl else "",
                 "predicted",
             ]
         )
     return lines.getvalue()
+
+
+def _limit(limit: Limit) -> int | str:
+    return "unbounded" if limit.unbounded else limit.value

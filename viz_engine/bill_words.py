@@ -8,7 +8,7 @@ Try it: `python -c "from viz_engine import bill_words; print(bill_words.time_tex
 
 from collections.abc import Callable, Sequence
 
-from viz_engine import bill, capacity, kv, markup, memory, reserve
+from viz_engine import bill, capacity, engines, kv, markup, memory, reserve
 from viz_engine.bill import Bill, Service
 from viz_engine.capacity import StepTime
 from viz_engine.charts import bytes_text, short_count
@@ -16,7 +16,7 @@ from viz_engine.config import ModelConfig
 from viz_engine.hardware import Device, Figure
 from viz_engine.markup import Cell, Number
 from viz_engine.memory import Limit, Option
-from viz_engine.text import grouped, mib
+from viz_engine.text import grouped, mib, three
 
 Say = Callable[..., str]
 PRECISIONS = ("f32", "bf16", "fp8", "int8", "q6_k", "q5_k_m", "q4_k_m", "int4", "q3_k_m", "int2")
@@ -25,16 +25,37 @@ CHECKED = {"page": "✓", "copies": "≈", "here": "✓"}
 
 def time_text(seconds: float) -> str:
     """A duration in the unit that keeps it short."""
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
-    if seconds < 1000:
-        return f"{seconds:.3g} s"
-    return f"{grouped(seconds / 60)} min"
+    for unit, size, most in (("s", 1, 999.5), ("min", 60, 100), ("h", 3600, 48)):
+        if seconds < most * size:
+            return f"{three(seconds / size)} {unit}"
+    return f"{three(seconds / 86400)} d"
 
 
 def count(value: int) -> str:
     """A count of tokens or sequences: grouped, never rounded."""
     return grouped(value)
+
+
+def engine_name(name: str, say: Say) -> str:
+    """An engine as its makers write it."""
+    return engines.PRODUCTS.get(name) or say(f"mem.engine.{name}")
+
+
+def choice_line(name: str, found: Bill, say: Say) -> str:
+    """A choice in one line: model, lengths, devices, how they share it, engine."""
+    settings, choice = found.choice.settings, found.choice
+    return " · ".join(
+        (
+            name,
+            f"{short_count(settings.context_len)} × {count(settings.num_sequences)}",
+            f"{choice.num_devices} × {choice.device.name or say('mem.here')}",
+            f"TP {settings.tp}",
+            f"PP {settings.pp}",
+            engine_name(settings.engine, say),
+        )
+    )
 
 
 def model_line(model: ModelConfig, say: Say) -> str:
@@ -60,7 +81,7 @@ def model_line(model: ModelConfig, say: Say) -> str:
 
 def billions(num: int) -> str:
     """Parameters: 8.03 B, 135 M."""
-    return f"{num / 1e9:.3g} B" if num >= 1e9 else f"{num / 1e6:.3g} M"
+    return f"{three(num / 1e9)} B" if num >= 1e9 else f"{three(num / 1e6)} M"
 
 
 # ---- cards -------------------------------------------------------------------------------------
@@ -70,45 +91,52 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
     """The eight numbers beside the bar."""
     choice, settings = found.choice, found.choice.settings
     context, sequences = count(settings.context_len), count(settings.num_sequences)
-    growth = _growth_bytes(found)
     crossing = bill.crossing(found)
     return [
         _total_card(found, say, language),
         Number(
             label=say("mem.card.request"),
             help=say("mem.card.request_help"),
-            value=bytes_text(found.request.kv_bytes),
+            value=bytes_text(found.request_bytes),
             tag=say("mem.predicted"),
-            note=say("mem.request_note", context=context),
-            formula="\n".join(cache_lines(choice.model, found.request, say, language)),
+            note=_request_note(found, say),
+            formula="\n".join(
+                [
+                    *cache_lines(choice.model, found.request, say, language),
+                    *_held_lines(found, found.request.kv_bytes, found.request_bytes, say),
+                ]
+            ),
         ),
         Number(
             label=say("mem.card.longest"),
             help=say("mem.card.longest_help"),
             tag=say("mem.predicted"),
-            value=_limit_text(found.longest, say),
-            tone="bad" if found.longest.value == 0 else "",
+            **_limit(found, found.longest, reserve.MAX_CONTEXT, say),
             note=say("mem.longest_note", sequences=sequences),
-            formula=_limit_formula(found, found.longest, reserve.MAX_CONTEXT, say),
         ),
         Number(
             label=say("mem.card.most"),
             help=say("mem.card.most_help"),
             tag=say("mem.predicted"),
-            value=_limit_text(found.most, say),
-            tone="bad" if found.most.value == 0 else "",
-            note=say("mem.most_note", context=context, half=_limit_text(found.most_twice, say)),
-            formula=_limit_formula(found, found.most, reserve.MAX_SEQUENCES, say),
+            **_limit(found, found.most, reserve.MAX_SEQUENCES, say),
+            note=say("mem.most_note", context=context, half=_limit_text(found.most_twice, say))
+            if choice.knows_weights
+            else "",
         ),
-        _time_card("ttft", found, found.ttft, say),
-        _time_card("itl", found, found.itl, say),
+        _time_card("ttft", found, found.ttft, say, language),
+        _time_card("itl", found, found.itl, say, language),
         Number(
             label=say("mem.card.growth"),
             help=say("mem.card.growth_help"),
-            value=mib(growth),
+            value=mib(found.growth_bytes),
             tag=say("mem.predicted"),
             note=say("mem.growth_note"),
-            formula="\n".join(cache_lines(choice.model, found.request, say, language, rows=False)),
+            formula="\n".join(
+                [
+                    *cache_lines(choice.model, found.request, say, language, rows=False),
+                    *_held_lines(found, found.request.growth_bytes, found.growth_bytes, say),
+                ]
+            ),
         ),
         Number(
             label=say("mem.card.crossing"),
@@ -120,25 +148,42 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
             if crossing is None
             else say(
                 "mem.formula.crossing",
-                weights=bytes_text(bill.model_weight_bytes(choice)),
-                request=bytes_text(found.request.kv_bytes),
+                weights=bytes_text(found.rank_request.part("weights").num_bytes),
+                request=bytes_text(found.rank_request.kv_bytes),
             ),
         ),
     ]
 
 
-def _growth_bytes(found: Bill) -> int:
-    return found.request.growth_bytes
+def _request_note(found: Bill, say: Say) -> str:
+    """Which of the two sizes it is, where the engine reserves more than the plain rows."""
+    settings = found.choice.settings
+    if found.reserved_bytes == found.rank_request.kv_bytes:
+        return say("mem.request_note", context=count(settings.context_len))
+    size, engine = bytes_text(found.reserved_bytes), engine_name(settings.engine, say)
+    return say("mem.request_reserved", engine=engine, size=size)
+
+
+def _held_lines(found: Bill, once: int, held: int, say: Say) -> list[str]:
+    """The step from bytes of the whole model to those of all ranks, where some hold the same."""
+    if held == once:
+        return []
+    tp = found.choice.settings.tp
+    return [say("mem.formula.held_twice", tp=tp, rank=mib(held // tp), total=mib(held))]
 
 
 def _total_card(found: Bill, say: Say, language: str) -> Number:
     plan, choice = found.plan, found.choice
     budget, total = choice.budget_bytes, plan.total_bytes
-    note = (
-        say("mem.fits", budget=bytes_text(budget))
-        if found.fits
-        else say("mem.no_fit", over=bytes_text(total - budget), budget=bytes_text(budget))
-    )
+    known = choice.knows_weights
+    if not known:
+        note = say("mem.weights_missing")
+    elif found.fits:
+        note = say("mem.fits", budget=bytes_text(budget))
+    else:
+        note = say("mem.no_fit", over=bytes_text(total - budget), budget=bytes_text(budget))
+    if known and choice.num_replicas > 1:
+        note += f"; {say('mem.copies', copies=choice.num_replicas)}"
     shown = [part for part in plan.parts if part.num_bytes]
     lines = [
         say("mem.formula.part", name=say(f"mem.part.{p.kind}"), formula=p.formula.text(language))
@@ -157,9 +202,9 @@ def _total_card(found: Bill, say: Say, language: str) -> Number:
     return Number(
         label=say("mem.card.total"),
         help=say("mem.card.total_help"),
-        value=bytes_text(total),
+        value=bytes_text(total) if known else "-",
         tag=say("mem.predicted"),
-        tone="good" if found.fits else "bad",
+        tone="" if not known else "good" if found.fits else "bad",
         note=note,
         formula="\n".join(lines),
     )
@@ -210,6 +255,17 @@ def _limit_text(limit: Limit, say: Say) -> str:
     return say("mem.unbounded") if limit.unbounded else count(limit.value)
 
 
+def _limit(found: Bill, limit: Limit, most: int, say: Say) -> dict[str, str]:
+    """An inverse as the value, tone and formula of its card; without the weights there is none."""
+    if not found.choice.knows_weights:
+        return {"value": "-"}
+    return {
+        "value": _limit_text(limit, say),
+        "tone": "bad" if limit.value == 0 else "",
+        "formula": _limit_formula(found, limit, most, say),
+    }
+
+
 def _limit_formula(found: Bill, limit: Limit, most: int, say: Say) -> str:
     budget = bytes_text(found.choice.budget_bytes)
     if limit.unbounded:
@@ -220,10 +276,14 @@ def _limit_formula(found: Bill, limit: Limit, most: int, say: Say) -> str:
     return say("mem.formula.inverse", budget=budget, value=count(limit.value), total=total)
 
 
-def _time_card(name: str, found: Bill, time: StepTime | None, say: Say) -> Number:
+def _time_card(name: str, found: Bill, time: StepTime | None, say: Say, language: str) -> Number:
     label, help_text = say(f"mem.card.{name}"), say(f"mem.card.{name}_help")
     if time is None:
-        return Number(label=label, help=help_text, value="-", note=say("mem.no_bandwidth"))
+        why = bill.why_no_time(found.choice).text(language)
+        tag = say("mem.predicted")
+        known = found.choice.device.bandwidth is not None
+        lines = say(f"mem.formula.{name}_needs") if known else ""
+        return Number(label=label, help=help_text, value="-", tag=tag, note=why, formula=lines)
     value, _, unit = time_text(time.bound_s).partition(" ")
     return Number(
         label=label,
@@ -246,23 +306,25 @@ def time_lines(found: Bill, time: StepTime, say: Say) -> list[str]:
             time=time_text(time.memory_s),
         )
     ]
-    if time.rate is not None and time.compute_s:
+    low, high = capacity.BANDWIDTH_SHARE
+    shares = {"memory": f"{low:.0%}–{high:.0%}"}
+    if time.rate is not None:
         ranks = found.choice.settings.tp
         lines.append(
             say(
                 "mem.formula.time_compute",
-                flops=f"{time.compute_s * time.rate.plain * ranks / 1e12:.3g} TFLOP",
+                flops=f"{three(time.compute_s * time.rate.plain * ranks / 1e12)} TFLOP",
                 rate=str(time.rate),
                 ranks=ranks,
                 time=time_text(time.compute_s),
             )
         )
         lines.append(say("mem.formula.time_bound", which=say(f"mem.bound.{time.bound_by}")))
+        low, high = capacity.COMPUTE_SHARE
+        lines.append(say("mem.formula.time_range", compute=f"{low:.0%}–{high:.0%}", **shares))
     else:
-        lines.append(say("mem.formula.time_unknown"))
-    shares = {"memory": capacity.BANDWIDTH_SHARE, "compute": capacity.COMPUTE_SHARE}
-    texts = {name: f"{low:.0%}–{high:.0%}" for name, (low, high) in shares.items()}
-    lines.append(say("mem.formula.time_range", **texts))
+        lines.append(say("mem.formula.time_unknown", least=capacity.MEMORY_BOUND_BELOW))
+        lines.append(say("mem.formula.time_range_bytes", **shares))
     if any(g.active is not None and g.active < g.count for g in found.choice.model.weights or ()):
         lines.append(say("mem.formula.time_experts"))
     return lines
@@ -277,13 +339,24 @@ def accident_notices(found: Bill, say: Say) -> list[tuple[str, str, str]]:
     for accident in bill.accidents(found):
         key = f"mem.accident.{accident.kind}"
         name = "bad" if accident.bad else "good" if accident.fits else "none"
+        if accident.kind == "longer" and accident.before_bytes == accident.after_bytes:
+            name = "same"
         sizes = {
+            "cache": _cache_name(found, say),
             "before": bytes_text(accident.before_bytes),
             "after": bytes_text(accident.after_bytes),
         }
-        tone = "" if name == "none" else name
+        tone = "bad" if accident.bad else "good" if accident.fits else ""
         shown.append((tone, say(f"{key}.head"), say(f"{key}.{name}", **sizes)))
     return shown
+
+
+def _cache_name(found: Bill, say: Say) -> str:
+    """Whose size it is that grows: the rows themselves, or what the engine reserves for them."""
+    engine = found.choice.settings.engine
+    if engine == "exact":
+        return say("mem.cache_rows")
+    return say("mem.cache_reserved", engine=engine_name(engine, say))
 
 
 def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
@@ -292,20 +365,21 @@ def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
     head += [say("mem.col.ttft"), say("mem.col.itl")]
     rows = []
     for name, found in bills:
-        tone = "good" if found.fits else "bad"
-        settings = found.choice.settings
+        settings, known = found.choice.settings, found.choice.knows_weights
+        total = f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}" if known else "-"
+        tone = "weak" if not known else "good" if found.fits else "bad"
         size = f"{short_count(settings.context_len)} × {count(settings.num_sequences)}"
         rows.append(
             [
                 f"{name} · {size} · {found.choice.device.name}",
                 Cell(
-                    text=f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}",
+                    text=total,
                     tone=tone,
                     help=sum_line(found.plan, say),
                 ),
                 bytes_text(found.plan.kv_bytes),
-                _limit_text(found.longest, say),
-                _limit_text(found.most, say),
+                _limit(found, found.longest, reserve.MAX_CONTEXT, say)["value"],
+                _limit(found, found.most, reserve.MAX_SEQUENCES, say)["value"],
                 time_text(found.ttft.bound_s) if found.ttft else "-",
                 time_text(found.itl.bound_s) if found.itl else "-",
             ]
@@ -343,14 +417,15 @@ def precision_table(found: Bill, say: Say, language: str) -> str:
     head = [say(f"mem.col.{n}") for n in ("format", "bits", "weights", "each", "left", "most")]
     own = bill.bits_of(choice, settings.weight_format)
     rows = []
-    for name, plan, most in bill.precisions(choice, PRECISIONS):
+    own_first = ("auto",) if choice.model.stored else ()
+    for name, plan, most in bill.precisions(choice, (*own_first, *PRECISIONS)):
         bits = bill.bits_of(choice, name)
         each, total = plan.part("weights").num_bytes, bill.model_weight_bytes(choice, name)
         left = choice.budget_bytes - (plan.total_bytes - plan.kv_bytes)
         rows.append(
             [
                 Cell(text=name, tone="good" if bits == own else ""),
-                f"{bits:g}",
+                f"{bits:.3g}",
                 "-" if total is None else bytes_text(total),
                 Cell(text=bytes_text(each), help=plan.part("weights").formula.text(language)),
                 bytes_text(left) if left > 0 else Cell(text=_mark(False), tone="bad"),
@@ -392,7 +467,9 @@ def device_table(found: Bill, devices: Sequence[Device], say: Say) -> str:
                 f"{device.capacity_bytes / 2**30:.1f}",
                 _figure(device.bandwidth),
                 *(_figure(rate, unit=False) for rate in rates),
-                Cell(text=_mark(fits), tone="good" if fits else "bad"),
+                Cell(text=_mark(fits), tone="good" if fits else "bad")
+                if found.choice.knows_weights
+                else "-",
             ]
         )
     return markup.table([say(f"mem.col.{name}") for name in names], rows)
@@ -408,12 +485,14 @@ def _figure(figure: Figure | None, *, unit: bool = True) -> str | Cell:
 # ---- users -------------------------------------------------------------------------------------
 
 
-def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[Number]:
+def service_cards(
+    found: Bill, service: Service, rate: float, say: Say, language: str
+) -> list[Number]:
     """Who is served by all copies, and how many requests are in flight at `rate` a second."""
     load, copies = found.choice.load, found.choice.num_replicas
     if service.paged is None:
-        known = found.choice.device.bandwidth is not None
-        note = say("mem.none_fits" if known else "mem.no_bandwidth")
+        why = bill.why_no_time(found.choice).text(language)
+        note = why if service.room else say("mem.none_fits")
         return [Number(label=say("mem.card.users"), value="-", tag=say("mem.predicted"), note=note)]
     paged, answer = service.paged, time_text(service.duration_s)
     held = say(
@@ -430,16 +509,14 @@ def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[
         users=count(paged.users),
         copies=copies,
     )
-    middle = {name: time_text((t.fast_s + t.slow_s) / 2) for name, t in _both(service).items()}
-    flight = capacity.in_flight(rate, service.duration_s)
-    room = paged.sequences * copies
+    middle = {name: time_text(bill.middle(t)) for name, t in _both(service).items()}
     return [
         Number(
             label=say("mem.card.users"),
             help=say("mem.card.users_help"),
             tag=say("mem.predicted"),
             value=count(paged.users * copies),
-            note=say("mem.users_note", rate=f"{paged.requests_per_s * copies:.3g}", copies=copies),
+            note=say("mem.users_note", rate=three(paged.requests_per_s * copies), copies=copies),
             formula="\n".join((held, say("mem.formula.room", num=count(paged.sequences)), little)),
         ),
         Number(
@@ -449,7 +526,7 @@ def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[
             value=count(service.reserved.users * copies),
             note=say(
                 "mem.users_note",
-                rate=f"{service.reserved.requests_per_s * copies:.3g}",
+                rate=three(service.reserved.requests_per_s * copies),
                 copies=copies,
             ),
             formula=say("mem.formula.room", num=count(service.reserved.sequences)),
@@ -467,18 +544,42 @@ def service_cards(found: Bill, service: Service, rate: float, say: Say) -> list[
                 **middle,
             ),
         ),
-        Number(
-            label=say("mem.card.flight"),
-            help=say("mem.card.flight_help"),
-            tag=say("mem.predicted"),
-            value=f"{flight:.3g}",
-            tone="good" if flight <= room else "bad",
-            note=say("mem.flight_note", room=count(room)),
-            formula=say(
-                "mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=f"{flight:.3g}"
-            ),
-        ),
+        _flight_card(found, service, rate, say),
     ]
+
+
+def _flight_card(found: Bill, service: Service, rate: float, say: Say) -> Number:
+    """Requests in flight at `rate`, each as slow as those beside it make it."""
+    copies, load = found.choice.num_replicas, found.choice.load
+    room = service.paged.sequences * copies
+    shown = {"label": say("mem.card.flight"), "help": say("mem.card.flight_help")}
+    shown["tag"] = say("mem.predicted")
+    steady = bill.in_flight(found, service, rate)
+    if steady is None:
+        most = three(service.paged.requests_per_s * copies)
+        note = say("mem.flight_over", room=count(room), rate=f"{rate:g}", most=most)
+        return Number(value="-", tone="bad", note=note, **shown)
+    beside, duration = steady
+    flight, answer = capacity.in_flight(rate, duration), time_text(duration)
+    step = bill.itl(found.choice, load.mean_held_len, beside)
+    lines = (
+        say("mem.formula.flight_load", num=count(beside)),
+        say(
+            "mem.formula.duration",
+            tokens=count(max(load.output_len - 1, 0)),
+            total=answer,
+            ttft=time_text(bill.middle(service.ttft)),
+            itl=time_text(bill.middle(step)),
+        ),
+        say("mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=three(flight)),
+    )
+    return Number(
+        value=three(flight),
+        tone="good",
+        note=say("mem.flight_note", room=count(room), answer=answer),
+        formula="\n".join(lines),
+        **shown,
+    )
 
 
 def _both(service: Service) -> dict[str, StepTime]:

@@ -7,6 +7,7 @@ Try it: `python -c "from viz_engine import capacity; print(capacity.served(14, 2
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from viz_engine.hardware import Device, Figure
@@ -18,6 +19,9 @@ from viz_engine.hardware import Device, Figure
 # Compute: the same lower end; large products on an H100 reach 0.78 (same file).
 BANDWIDTH_SHARE = (0.43, 0.92)
 COMPUTE_SHARE = (0.43, 0.78)
+# FLOPs a byte below which the bytes decide on any device. The least ridge in hardware.json is 76
+# FLOPs a byte (GeForce RTX 3090, 16 bits); less than half of it leaves room for the two shares.
+MEMORY_BOUND_BELOW = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,8 @@ class Work:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """Seconds of one step. No step is faster than `bound_s`; one is expected from `fast_s` to
-    `slow_s`. `compute_s` is None where the device's rate is not known: the bound then counts
-    bytes only."""
+    `slow_s`. `compute_s` is None where the device's rate is not known: the step then has so few
+    FLOPs a byte that the bytes decide."""
 
     memory_s: float
     compute_s: float | None
@@ -59,11 +63,14 @@ def step_time(
 
     `least` makes the bound, `most` (of a mixture of experts: all experts read) the slow end of
     what is expected; the efficiency range is BANDWIDTH_SHARE and COMPUTE_SHARE. `dtype` is what
-    the products are computed in. None where the device's bandwidth is not known.
+    the products are computed in. None where the device's bandwidth is not known, and where its
+    rate is not known and the FLOPs may decide (MEMORY_BOUND_BELOW).
     """
     if device.bandwidth is None:
         return None
     bandwidth, rate = device.bandwidth.plain, device.flops_per_s(dtype)
+    if rate is None and least.flops > MEMORY_BOUND_BELOW * least.num_bytes * ranks:
+        return None
     most = most or least
 
     def seconds(work: Work, memory_share: float, compute_share: float) -> float:
@@ -144,6 +151,24 @@ def served(sequences: int, duration_s: float, *, think_s: float = 0.0) -> Served
         requests_per_s=rate,
         users=int(rate * (duration_s + think_s) + 1e-9),
     )
+
+
+def steady(
+    requests_per_s: float, room: int, duration_s: Callable[[int], float]
+) -> tuple[int, float] | None:
+    """(requests in flight, their duration) when that many arrive a second: the fewest for which
+    Little's law holds with the duration that they themselves cause, `L >= X R(L)`. `duration_s` of
+    a number in flight never falls. None where even `room` of them, all that fit, are too slow."""
+    low, high = 1, room
+    if room < 1 or in_flight(requests_per_s, duration_s(room)) > room:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if in_flight(requests_per_s, duration_s(middle)) <= middle:
+            high = middle
+        else:
+            low = middle + 1
+    return low, duration_s(low)
 
 
 def in_flight(requests_per_s: float, duration_s: float) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from plotly.graph_objects import Figure
 
-from viz_engine.text import grouped
+from viz_engine.text import grouped, three
 
 # ---- shared: theme, layout, export, axes ---------------------------------------------------------
 
@@ -183,10 +183,11 @@ def _nice_step(size: float) -> float:
 
 
 def bytes_text(num_bytes: float) -> str:
-    """A tick of bytes without needless digits: 512 KiB, 1.5 GiB, 16 TiB."""
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+    """A tick of bytes without needless digits: 512 KiB, 1.5 GiB, 1 023 GiB, 16 TiB."""
+    units = ("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)
+    for unit, size in units:
         if num_bytes >= size:
-            return f"{num_bytes / size:.3g} {unit}"
+            return f"{three(num_bytes / size)} {unit}"
     return f"{num_bytes:.0f} B"
 
 

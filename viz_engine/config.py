@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from viz_engine import config_keys, layer_kinds, layer_rows, weights
+from viz_engine import config_keys, layer_kinds, layer_rows, quantization, weights
 from viz_engine.config_keys import CONTEXT, HEAD_DIM, HEADS, HIDDEN, LAYERS, VOCAB, Derivation, Keys
 from viz_engine.spec import LayerSpec
 from viz_engine.text import Message, UserError
@@ -24,6 +24,8 @@ DIFFUSION = ("_class_name", "_diffusers_version", "block_out_channels", "unet_co
 # Types of several parts that match pictures or sounds with text, and write none.
 PICTURES = ("clip", "siglip", "siglip2", "chinese_clip", "clipseg", "clap", "owlvit", "owlv2")
 ADAPTER = ("peft_type", "base_model_name_or_path", "lora_alpha")
+# Parts beside the language model that have weights of their own.
+OTHER_PARTS = ("vision_config", "audio_config", "video_config", "vit_config", "vision_tower_config")
 MAIN = ("num_layers", "hidden_size", "num_query_heads", "num_kv_heads", "head_dim", "window")
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 # Floating-point types by what configs call them; anything else reads as two bytes, with a warning.
@@ -49,6 +51,7 @@ class ModelConfig:
     dtype: str  # of weights and cache unless asked otherwise: a name in kv.FORMATS
     recurrent_format: str  # of the recurrent part of a state where an engine follows the config
     weights: tuple[weights.WeightGroup, ...] | None  # None: the file does not say enough
+    stored: quantization.Stored | None  # how they are released; None: in `dtype`
     mlp_width: int  # of the widest MLP that a token passes through
     rope_cache_numbers: int  # cos and sin for every position, which engines hold beside the weights
     derivations: tuple[Derivation, ...]
@@ -67,6 +70,14 @@ class ModelConfig:
     def num_active_parameters(self) -> int | None:
         """Weights that one token takes part in: of a mixture of experts, those it is routed to."""
         return None if self.weights is None else sum(w.num_active for w in self.weights)
+
+    def weight_bits(self, name: str, dtype: str) -> float:
+        """Bits of a weight in the format `name`; "auto": the mean of those that the weights are
+        released in, `dtype` where the file says no other. Raises UserError."""
+        bits = weights.bits_of(name, dtype)
+        if not weights.is_auto(name) or self.stored is None:
+            return bits
+        return self.stored.bits if self.weights is None else weights.mean_bits(self.weights, bits)
 
     def derivation(self, field: str) -> Derivation | None:
         """Where a size came from."""
@@ -90,13 +101,25 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     grown = next((x for x in reversed(layers) if x.kind in ("full", "latent")), None)
     dtype = _dtype(whole, text, warnings)
     described = weights.groups_of(keys, layers, hidden, bool(_tied(whole, keys)))
+    stored = quantization.read(whole, text, warnings)
+    if stored is not None:
+        own = weights.bits_of("auto", dtype)
+        described = described and quantization.apply(stored, described, own)
+        keys.note(
+            "weight_format", f"{stored.method}, {stored.bits:.4g} bits", stored.source, "read"
+        )
+    if text is not whole and any(name in whole for name in OTHER_PARTS):
+        names = ", ".join(name for name in OTHER_PARTS if name in whole)
+        warnings.append(Message(key="size.warn_other_parts", params={"keys": names}))
     if described is None:
         warnings.append(Message(key="size.warn_weights", params={"model_type": model_type or "?"}))
     if keys.flag("is_decoder") is False and model_type in layer_kinds.ENCODERS:
         warnings.append(Message(key="size.warn_encoder", params={"model_type": model_type}))
     context = keys.number("max_context_len", CONTEXT, most=2**31)
-    if left_out := [d.field for d in keys.derivations if d.how == "default" and d.field in MAIN]:
-        params = {"fields": ", ".join(left_out), "model_type": keys.model_type}
+    defaults = [d for d in keys.derivations if d.how == "default" and d.field in MAIN]
+    if defaults:  # a default's source is "type: key"
+        left_out = ", ".join(d.source.rpartition(": ")[2] for d in defaults)
+        params = {"fields": left_out, "model_type": keys.model_type}
         warnings.append(Message(key="size.warn_default", params=params))
     found = ModelConfig(
         name=name or str(whole.get("_name_or_path") or model_type or "config.json")[:100],
@@ -113,6 +136,7 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         dtype=dtype,
         recurrent_format=layer_rows.recurrent_format(keys, layers, dtype),
         weights=described,
+        stored=stored,
         mlp_width=weights.widest(described or ()) or 4 * hidden,
         rope_cache_numbers=layer_rows.rope_cache_numbers(keys, layers, context),
         derivations=tuple(keys.derivations),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from viz_engine import model_files
 from viz_engine.config_keys import MAX_CHARS
-from viz_engine.text import UserError
+from viz_engine.text import UserError, grouped
 
 TIMEOUT_S = 8.0
 
@@ -39,7 +39,8 @@ def _folder(name: str) -> Path | None:
 def _read(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_CHARS:
-            raise UserError("error.size_too_large", chars=path.stat().st_size, limit=MAX_CHARS)
+            params = {"chars": grouped(path.stat().st_size), "limit": grouped(MAX_CHARS)}
+            raise UserError("error.size_too_large", **params)
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError("error.model_no_config", folder=path.parent.name) from None

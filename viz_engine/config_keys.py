@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from viz_engine.text import UserError
+from viz_engine.text import Message, UserError, grouped
 
 MAX_CHARS = 2_000_000  # the largest config.json met has 200 thousand
 MAX_DEPTH = 40
@@ -60,7 +60,7 @@ def parse(text: str | bytes) -> dict[str, object]:
     """The JSON object in `text`. Raises UserError: too large, no JSON, no object, nested too
     deeply, NaN or infinity."""
     if len(text) > MAX_CHARS:
-        raise UserError("error.size_too_large", chars=len(text), limit=MAX_CHARS)
+        raise UserError("error.size_too_large", chars=grouped(len(text)), limit=grouped(MAX_CHARS))
     if not text.strip():
         raise UserError("error.size_empty")
     try:
@@ -71,16 +71,28 @@ def parse(text: str | bytes) -> dict[str, object]:
         raise UserError(
             "error.size_no_json", line=error.lineno, column=error.colno, reason=error.msg
         ) from None
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError("error.size_value", reason=str(error)[:100]) from None
+    except UserError:
+        raise
+    except UnicodeDecodeError:
+        raise UserError("error.size_encoding") from None
+    except ValueError:  # json's only other complaint: thousands of digits
+        raise UserError("error.size_digits") from None
     if not isinstance(config, dict):
-        raise UserError("error.size_no_object", kind=type(config).__name__)
+        raise UserError("error.size_no_object", kind=Message(key=f"error.kind.{_kind(config)}"))
     _check_depth(config)
     return config
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+    raise UserError("error.size_value", name=name)
+
+
+def _kind(value: object) -> str:
+    """What a JSON value is, in one word of the messages."""
+    if value is None:
+        return "null"
+    kinds = {bool: "flag", int: "number", float: "number", str: "text"}
+    return kinds.get(type(value), "list")
 
 
 def _check_depth(value: object) -> None:
@@ -179,7 +191,7 @@ class Keys:
         if name is None:
             return None
         if not isinstance(value, bool):
-            raise UserError("error.size_flag", key=name, value=str(value)[:40])
+            raise UserError("error.size_flag", key=name, value=json.dumps(value)[:40])
         return value
 
     def listed(self, *names: str) -> tuple[str | None, list]:
@@ -195,8 +207,14 @@ def whole(name: str, value: object, *, least: int = 1, most: int = 2**24) -> int
     place of a number, a fraction, not a number, too small, absurd."""
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         value = int(value)
+    if isinstance(value, str):
+        raise UserError("error.size_quoted", key=name, value=value[:40])
+    if isinstance(value, float) and math.isinf(value):
+        raise UserError("error.size_huge", key=name)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UserError("error.size_number", key=name, value=str(value)[:40])
+        raise UserError("error.size_number", key=name, value=json.dumps(value)[:40])
     if not least <= value <= most:
-        raise UserError("error.size_range", key=name, value=value, least=least, most=most)
+        raise UserError(
+            "error.size_range", key=name, value=value, least=grouped(least), most=grouped(most)
+        )
     return value

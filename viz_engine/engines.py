@@ -20,6 +20,23 @@ from viz_engine.spec import LayerSpec
 from viz_engine.text import UserError
 
 ENGINES = ("exact", "transformers", "vllm", "sglang", "llama.cpp", "tensorrt-llm")
+PRODUCTS = {  # their names, which are not translated; "exact" is none
+    "transformers": "transformers",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llama.cpp": "llama.cpp",
+    "tensorrt-llm": "TensorRT-LLM",
+}
+# Those that can keep V in another format than K.
+APART = ("exact", "llama.cpp")
+# Formats that each one can keep its cache in, beside the model's own type; "exact" any.
+CACHE_FORMATS = {
+    "transformers": ("f32", "bf16", "f16", "int8", "int4", "int2"),
+    "vllm": ("bf16", "f16", "fp8", "fp8_per_token_head", "int8_per_token_head", "nvfp4"),
+    "sglang": ("bf16", "f16", "fp8", "int8", "int8_token_head_f16", "mxfp4", "nvfp4"),
+    "llama.cpp": ("f32", "bf16", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
+    "tensorrt-llm": ("bf16", "f16", "fp8", "int8", "nvfp4"),
+}
 VLLM_BLOCK_LEN = 16
 VLLM_BATCHED_TOKENS = 8192  # --max-num-batched-tokens of a server on a large GPU; 2048 on others
 TRT_BLOCK_LEN = 32

@@ -15,8 +15,8 @@ from viz_engine.residual import Account
 from viz_engine.text import grouped, mib
 
 Say = Callable[..., str]
-TONES = {"equal": "good", "differs": "bad", "unknown": "weak"}
-SIGNS = {"equal": "=", "differs": "≠", "unknown": "–"}
+TONES = {"equal": "good", "within": "good", "differs": "bad", "unknown": "weak"}
+SIGNS = {"equal": "=", "within": "≈", "differs": "≠", "unknown": "–"}
 
 
 def account_cards(found: Account, say: Say, *, recorded: bool) -> list[Number]:
@@ -97,11 +97,21 @@ def log_table(lines: Sequence[Comparison], say: Say, language: str) -> str:
                 found.meaning.text(language),
                 Cell(text=grouped(found.line_number), help=found.line),
                 amount(found.value, found.unit),
-                "-" if line.ours is None else amount(line.ours, found.unit),
+                _ours(line),
                 Cell(text=verdict, tone=TONES[line.verdict]),
             ]
         )
     return markup.table(head, rows)
+
+
+def _ours(line: Comparison) -> str:
+    """Our number of a line, as a range where it follows from rounded numbers of the log."""
+    unit = line.finding.unit
+    if line.ours is None:
+        return "-"
+    if line.ours_range is None:
+        return amount(line.ours, unit)
+    return " … ".join(amount(end, unit) for end in line.ours_range)
 
 
 def amount(value: float, unit: str) -> str:

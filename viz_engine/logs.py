@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from viz_engine import engines, weights
 from viz_engine.config import ModelConfig
-from viz_engine.text import Message, UserError
+from viz_engine.text import Message, UserError, grouped
 
 MAX_CHARS = 5_000_000
 LINE_CHARS = 300
@@ -61,13 +61,15 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A number of a log beside ours. `verdict`: equal, differs, or unknown (the log does not say
+    """A number of a log beside ours. `verdict`: equal (as printed), within (`ours_range` holds it:
+    what follows from numbers that the log rounds), differs, or unknown (the log does not say
     enough, or the number is a measurement). `cause` makes them equal, where one was found."""
 
     finding: Finding
     ours: float | None
     verdict: str
     cause: Message | None
+    ours_range: tuple[float, float] | None = None  # where ours follows from rounded numbers
 
 
 # (engine, kind, unit, pattern): the first group is the number, for bytes the second its unit.
@@ -87,8 +89,11 @@ PATTERNS = (
     ("llama.cpp", "kv_size", "bytes", rf"KV (?:self|buffer) size\s*=\s*{SIZE}"),
     ("llama.cpp", "state_size", "bytes", rf"recurrent\w*:?\s*size\s*=\s*{SIZE}"),
     ("llama.cpp", "kv_part", "bytes", rf"kv_cache\w*:\s*size\s*=\s*{SIZE}"),
-    ("llama.cpp", "model_size", "bytes", rf"model size\s*=\s*{SIZE}"),
+    ("llama.cpp", "model_size", "bytes", rf"(?:model|file) size\s*=\s*{SIZE}"),
+    ("llama.cpp", "model_buffer", "bytes", rf"model buffer size\s*=\s*{SIZE}"),
+    ("llama.cpp", "compute_buffer", "bytes", rf"compute buffer size\s*=\s*{SIZE}"),
     ("llama.cpp", "params", "weights", rf"model params\s*=\s*{NUMBER}\s*([TBM])"),
+    ("sglang", "loaded", "bytes", rf"mem usage={SIZE}"),
     ("sglang", "k_size", "bytes", rf"#tokens: [\d,]+, K size: {SIZE}"),
     ("sglang", "v_size", "bytes", rf", V size: {SIZE}"),
     ("sglang", "kv_size", "bytes", rf"#tokens: [\d,]+, KV size: {SIZE}"),
@@ -129,7 +134,7 @@ def read(text: str) -> Log:
     """The capacity numbers of a log, in order. Raises UserError where there are none, or too much
     text."""
     if len(text) > MAX_CHARS:
-        raise UserError("error.log_too_large", chars=len(text), limit=MAX_CHARS)
+        raise UserError("error.log_too_large", chars=grouped(len(text)), limit=grouped(MAX_CHARS))
     findings, settings = [], {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line[:4000]
@@ -205,8 +210,12 @@ def _compared(finding: Finding, log: Log, model: ModelConfig) -> Comparison:
         return Comparison(finding=finding, ours=None, verdict="unknown", cause=None)
     low, high = ours
     middle = low if low == high else (low + high) / 2
-    if _meets(finding, ours):
+    if _meets(finding, (middle, middle)):
         return Comparison(finding=finding, ours=middle, verdict="equal", cause=None)
+    if _meets(finding, ours):
+        return Comparison(
+            finding=finding, ours=middle, verdict="within", cause=None, ours_range=ours
+        )
     cause = next(
         (
             Message(key=f"log.cause.{name}", params={"value": value})
@@ -319,7 +328,7 @@ def _weights(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> t
         return None
     bits = weights.bits_of("auto", model.dtype)
     value = weights.allocated_bytes(
-        model.weights, bits, said.get("tp", 1), model.rope_cache_numbers
+        model.weights, bits, said.get("tp", 1), model.rope_cache_numbers, stored=True
     )
     return (
         0.99 * value,

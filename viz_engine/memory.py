@@ -23,7 +23,7 @@ from viz_engine import cost, engines, kv, reserve, weights
 from viz_engine.config import ModelConfig
 from viz_engine.reserve import MAX_CONTEXT, MAX_SEQUENCES, KindRow, Settings
 from viz_engine.spec import ModelSpec
-from viz_engine.text import Message, UserError, mib
+from viz_engine.text import Message, UserError, grouped, mib
 
 OVERHEAD_BYTES = (
     600 * 1024**2
@@ -36,6 +36,10 @@ SMALLER_CACHES = {
     "sglang": ("fp8",),
     "llama.cpp": ("q8_0", "q4_0"),
     "tensorrt-llm": ("fp8", "nvfp4"),
+}
+VLLM_FORMULA = {  # of the weights, by the one without the allocator's rounding
+    "size.formula_weights": "size.formula_weights_vllm",
+    "size.formula_weights_stored": "size.formula_weights_stored_vllm",
 }
 GUESS_MARGIN = 512  # wider than any block that an engine rounds to
 
@@ -113,7 +117,9 @@ class Plan:
     parts: tuple[Part, ...]
     kinds: tuple[KindRow, ...]
     num_ranks: int
-    growth_bytes: int  # that one more token of one sequence adds, before rounding
+    growth_bytes: (
+        int  # that one more token of one sequence adds, before rounding; with dcp the mean
+    )
     warnings: tuple[Message, ...]
 
     def part(self, kind: str) -> Part:
@@ -159,6 +165,7 @@ def plan(model: ModelConfig, settings: Settings) -> Plan:
         for layer, num in reserve.stage(model, settings).items()
         if layer.kind in ("full", "latent")
     )
+    growth = -(-growth // settings.dcp)
     parts = (
         weight,
         _exact("kv", rows, Message(key="size.formula_kv", params=_summed(kinds, state=False))),
@@ -259,7 +266,7 @@ def options_to_fit(model: ModelConfig, settings: Settings, memory_bytes: int) ->
     cache type, fewer sequences, a shorter context, more devices; each alone, those that do not
     suffice too."""
     changes: list[tuple[Message, Settings]] = []
-    own = weights.bits_of(settings.weight_format, engines.served_dtype(model, settings.engine))
+    own = model.weight_bits(settings.weight_format, engines.served_dtype(model, settings.engine))
     for name in ("bf16", "int8", "int4"):
         if weights.FORMATS[name] < own:
             changes.append((_change("weights", name), replace(settings, weight_format=name)))
@@ -291,7 +298,8 @@ def options_to_fit(model: ModelConfig, settings: Settings, memory_bytes: int) ->
 
 
 def _change(kind: str, value: object) -> Message:
-    return Message(key=f"size.change.{kind}", params={"value": value})
+    shown = grouped(value) if isinstance(value, int) else value
+    return Message(key=f"size.change.{kind}", params={"value": shown})
 
 
 def _summed(kinds: tuple[KindRow, ...], *, state: bool) -> dict[str, object]:
@@ -320,19 +328,31 @@ def _weights(
 ) -> Part:
     """Parameters x bits, shared over the ranks; with the number format's own scales where it has
     them, and as torch's allocator rounds where it is vLLM that loads them."""
-    bits = weights.bits_of(name, engines.served_dtype(model, engine))
+    dtype = engines.served_dtype(model, engine)
+    bits, mean = weights.bits_of(name, dtype), model.weight_bits(name, dtype)
+    stored = weights.is_auto(name)
     num = asked or model.num_parameters
     if num is None:
         return _exact("weights", 0, Message(key="size.formula_no_weights"))
-    params = {"parameters": f"{num:,}", "bits": f"{bits:g}", "ranks": tp * pp}
+    params = {"parameters": f"{num:,}", "bits": f"{mean:.6g}", "ranks": tp * pp}
     key = "size.formula_weights"
+    if stored and model.stored is not None and model.weights is not None and not asked:
+        converted = sum(g.num_weights for g in model.weights if model.stored.converts(g))
+        params |= {
+            "parameters": f"{converted:,}",
+            "bits": f"{model.stored.bits:.12g}",
+            "others": f"{num - converted:,}",
+            "own": f"{bits:g}",
+        }
+        key = "size.formula_weights_stored"
     if model.weights is None or asked:
-        total = round(num * bits / 8 / tp / pp)
+        total = round(num * mean / 8 / tp / pp)
     elif engine == "vllm":
-        key, groups = "size.formula_weights_vllm", _stage_weights(model, pp)
-        total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers)
+        groups = _stage_weights(model, pp)
+        key = VLLM_FORMULA[key]
+        total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers, stored=stored)
     else:
-        total = weights.rank_bytes(_stage_weights(model, pp), bits, tp)
+        total = weights.rank_bytes(_stage_weights(model, pp), bits, tp, stored=stored)
     return _exact("weights", total, Message(key=key, params=params | {"total": f"{total:,}"}))
 
 
@@ -418,9 +438,19 @@ def _overhead_part(settings: Settings) -> Part:
 def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
     """What the numbers assume, and what will not work."""
     found = []
+    if model.stored is not None and weights.is_auto(settings.weight_format):
+        stored = model.stored
+        params = {"key": stored.source, "method": stored.method, "bits": f"{stored.bits:.4g}"}
+        found.append(Message(key="size.note_quantization", params=params))
     if model.max_context_len is not None and settings.context_len > model.max_context_len:
-        params = {"context": settings.context_len, "limit": model.max_context_len}
+        lengths = {"context": settings.context_len, "limit": model.max_context_len}
+        params = {name: grouped(length) for name, length in lengths.items()}
         found.append(Message(key="size.warn_context", params=params))
+    k_format, _ = reserve.formats(model, settings)
+    known = engines.CACHE_FORMATS.get(settings.engine)
+    if known is not None and settings.kv_format != "auto" and k_format not in known:
+        params = {"engine": settings.engine, "name": k_format, "known": ", ".join(known)}
+        found.append(Message(key="size.warn_cache_format", params=params))
     rows = [layer for layer in model.layer_counts if layer.num_kv_heads and layer.kind != "latent"]
     if any(layer.num_kv_heads < settings.tp for layer in rows):
         fewest = min(layer.num_kv_heads for layer in rows)

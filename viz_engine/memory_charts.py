@@ -39,14 +39,15 @@ class Bar:
     label: str
     parts: Mapping[str, int]  # of PARTS
     ceiling_bytes: int | None
+    is_partial: bool = False  # a part is not known: there is more than these
     spread_bytes: tuple[int, int] = (0, 0)  # what the estimated parts may be less, and more
 
 
 def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | None) -> Figure:
     """Stacked bars, one for each choice, each against its device's memory (a thick line).
 
-    `names` says each part and `ceiling` in the page's language. The total stands at the end, with
-    the spread of the estimates as an error bar.
+    `names` says each part and `ceiling` in the page's language. The total stands at the end, the
+    spread of the estimates under the bar.
     """
     colours = palette(theme)
     rows = [bar.label + "\u200b" * i for i, bar in enumerate(bars)]  # equal labels, own rows
@@ -68,7 +69,7 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
                 "x": values,
                 "text": [bytes_text(value) if value > longest * 0.09 else "" for value in values],
                 "textposition": "inside",
-                "insidetextanchor": "start",  # the error bar may reach into the last part
+                "insidetextanchor": "start",
                 "textangle": 0,
                 "textfont": {"color": colours.background},
                 "marker": {
@@ -92,6 +93,8 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
     traces.append(
         end
         | {
+            "yaxis": "y2",
+            "y": [i + 0.34 for i in range(len(bars))],  # under the bar, clear of its labels
             "x": totals,
             "mode": "markers",
             "marker": {"size": 1, "color": colours.text},
@@ -109,9 +112,15 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
     traces.append(
         end
         | {
-            "x": ends,
+            "x": [
+                _clear_of(end, bar.ceiling_bytes, longest)
+                for end, bar in zip(ends, bars, strict=True)
+            ],
             "mode": "text",
-            "text": [f"  <b>{bytes_text(total)}</b>" for total in totals],
+            "text": [
+                f"  <b>{'&gt; ' * bar.is_partial}{bytes_text(total)}</b>"
+                for bar, total in zip(bars, totals, strict=True)
+            ],
             "textposition": "middle right",
             "cliponaxis": False,
         }
@@ -122,12 +131,12 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
             continue
         edge = bar.ceiling_bytes
         colour = colours.bad if total > edge else colours.new
-        at = {"x0": edge, "x1": edge, "y0": i - 0.42, "y1": i + 0.42}
+        at = {"x0": edge, "x1": edge, "y0": i - 0.3, "y1": i + 0.42}
         shapes.append({"type": "line", **at, "line": {"color": colour, "width": 3}})
         notes.append(
             {
                 "x": edge,
-                "y": i - 0.4,
+                "y": i - 0.29,
                 "yanchor": "bottom",
                 "xanchor": "right" if edge > longest / 2 else "left",
                 "showarrow": False,
@@ -135,6 +144,7 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
                 "font": {"size": 12, "color": colour},
             }
         )
+    places = [len(bars) - 0.4, -0.75]
     made = layout(
         colours,
         height=104 + 70 * len(bars),
@@ -142,16 +152,24 @@ def memory_bars(bars: Sequence[Bar], names: Mapping[str, str], *, theme: str | N
         bargap=0.5,
         xaxis={**byte_axis(0, longest * 1.14, log=False), "range": [0, longest * 1.14]},
         yaxis={
-            "range": [len(bars) - 0.4, -0.75],
+            "range": places,
             "tickfont": {"color": colours.text, "size": 13},
             "showgrid": False,
         },
-        legend={"traceorder": "normal"},
+        yaxis2={"overlaying": "y", "range": places, "visible": False},
+        # Below, where the buttons that appear on hover do not cover it.
+        legend={"traceorder": "normal", "yref": "container", "y": 0, "yanchor": "bottom"},
         hovermode="closest",
         shapes=shapes,
         annotations=notes,
     )
     return drawn(traces, made)
+
+
+def _clear_of(end: int, ceiling: int | None, longest: int) -> float:
+    """Where the text of a total begins: at the end of its bar, or past a ceiling that would cross
+    it out."""
+    return ceiling if ceiling is not None and end <= ceiling < end + 0.17 * longest else end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,15 +187,16 @@ def byte_curves(
     curves: Sequence[Curve],
     *,
     x_title: str,
-    ceiling: tuple[str, float] | None,
+    ceiling: tuple[str, float, bool] | None,
     here: tuple[str, float] | None,
     theme: str | None,
 ) -> Figure:
     """Bytes over a count, both logarithmic: a doubling is the same step everywhere. `ceiling` is a
-    line with its name, `here` the chosen count."""
+    line: its name, its place, whether the choice fits under it. `here` is the chosen count."""
     colours = palette(theme)
     every = [y for curve in curves for y in curve.y if y > 0] or [1]
-    low, high = min(every), max([*every, ceiling[1] if ceiling else 0])
+    every += [ceiling[1]] if ceiling else []
+    low, high = min(every), max(every)
     left, right = min(curves[0].x), max(curves[0].x)
     traces = [
         {
@@ -194,17 +213,21 @@ def byte_curves(
     ]
     shapes, notes = [], []
     if ceiling:
-        line = {"color": colours.new, "width": 2}
+        colour = colours.new if ceiling[2] else colours.bad
+        line = {"color": colour, "width": 2}
         at = {"xref": "paper", "x0": 0, "x1": 1, "y0": ceiling[1], "y1": ceiling[1]}
         shapes.append({"type": "line", **at, "line": line})
         text = f"{ceiling[0]} {bytes_text(ceiling[1])}"
-        notes.append(_note(text, colours.new, x=0.01, y=math.log10(ceiling[1]), xref="paper"))
+        notes.append(_note(text, colour, x=0.01, y=math.log10(ceiling[1]), xref="paper"))
     if here:
         line = {"color": colours.text, "width": 1, "dash": "dot"}
         at = {"yref": "paper", "x0": here[1], "x1": here[1], "y0": 0, "y1": 1}
         shapes.append({"type": "line", **at, "line": line})
-        end = {"xanchor": "right"} if here[1] > (left * right) ** 0.5 else {}
-        notes.append(_note(here[0], colours.text, x=math.log10(here[1]), y=0, yref="paper", **end))
+        # Where the curves are not: they rise from the lower left to the upper right.
+        place = {"y": 0.99, "yanchor": "top"}
+        if here[1] > (left * right) ** 0.5:
+            place = {"y": 0, "xanchor": "right"}
+        notes.append(_note(here[0], colours.text, x=math.log10(here[1]), yref="paper", **place))
     made = layout(
         colours,
         height=340,

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from viz_engine import engines, kv
 from viz_engine.config import ModelConfig
 from viz_engine.spec import LayerSpec
-from viz_engine.text import Message, UserError
+from viz_engine.text import Message, UserError, grouped
 
 MAX_CONTEXT = 2**33
 MAX_SEQUENCES = 2**24
+OPTIONAL = ("block_len", "batched_tokens", "num_parameters")  # None: the engine's, the config's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +84,20 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
         ("dcp", settings.dcp, 1, 4096),
         ("num_draft_tokens", settings.num_draft_tokens, 0, 64),
         ("state_blocks", settings.state_blocks, 1, 64),
-        ("block_len", settings.block_len or 1, 1, 2**20),
-        ("batched_tokens", settings.batched_tokens or 1, 1, 2**24),
-        ("num_parameters", settings.num_parameters or 1, 1, 2**50),
+        ("block_len", settings.block_len, 1, 2**20),
+        ("batched_tokens", settings.batched_tokens, 1, 2**24),
+        ("num_parameters", settings.num_parameters, 1, 2**50),
     )
     for key, value, least, most in whole:
+        if value is None and key in OPTIONAL:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise UserError(
-                "error.size_range", key=key, value=str(value)[:40], least=least, most=most
+                "error.size_range",
+                key=key,
+                value=str(value)[:40],
+                least=grouped(least),
+                most=grouped(most),
             )
     if settings.engine not in engines.ENGINES:
         raise UserError(
@@ -99,7 +106,12 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
     share = settings.utilization
     if share is not None and not 0 < share <= 1:
         raise UserError("error.size_share", value=str(share)[:40])
-    formats(model, settings)
+    if settings.tp % settings.dcp:
+        raise UserError("error.size_dcp", dcp=settings.dcp, tp=settings.tp)
+    key, value = formats(model, settings)
+    if key != value and settings.engine not in engines.APART:
+        known = ", ".join(engines.APART)
+        raise UserError("error.size_v_format", engine=settings.engine, known=known)
     for layer in model.layer_counts:
         heads = layer.num_kv_heads
         uneven = heads % settings.tp and settings.tp % heads if heads else 0

@@ -12,6 +12,7 @@ Try it: `python -m viz_engine size --model llama-3.1-8b --context 32768 --sequen
 """
 
 import argparse
+import difflib
 import json
 import sys
 from collections.abc import Mapping
@@ -109,6 +110,7 @@ def _log_lines(args: argparse.Namespace) -> str:
             "number": found.finding.kind,
             "logged": found.finding.value,
             "ours": found.ours,
+            "ours_range": found.ours_range,
             "unit": found.finding.unit,
             "verdict": found.verdict,
             "meaning": str(found.finding.meaning),
@@ -119,11 +121,26 @@ def _log_lines(args: argparse.Namespace) -> str:
     if args.json:
         return json.dumps({"engine": log.engine, "numbers": rows}, indent=1, ensure_ascii=False)
     return "\n".join(
-        f"line {row['line']}: {row['number']} {row['logged']:,.10g} {row['unit']}; ours "
-        f"{'-' if row['ours'] is None else format(row['ours'], ',.10g')}: {row['verdict']}. "
-        f"{row['cause'] or row['meaning']}"
+        f"line {row['line']}: {row['number']} {_amount(row['logged'], row['unit'])}; "
+        f"ours {_ours(row)}: {row['verdict']}. {row['cause'] or row['meaning']}"
         for row in rows
     )
+
+
+def _ours(row: Mapping[str, object]) -> str:
+    """Our number of a log's line, as a range where it follows from rounded numbers."""
+    if row["ours"] is None:
+        return "-"
+    ends = row["ours_range"] or (row["ours"],)
+    return " to ".join(_amount(end, str(row["unit"])) for end in ends)
+
+
+def _amount(value: float, unit: str) -> str:
+    """A number of a log with its unit, every digit of it."""
+    if unit == "times":
+        return f"{value:.2f} times"
+    shown = f"{value:,.0f} {unit}"
+    return f"{shown} ({mib(value)})" if unit == "bytes" else shown
 
 
 def _memory(args: argparse.Namespace) -> int | None:
@@ -169,6 +186,17 @@ def size(
     answer["num_active_parameters"] = _predicted(
         found.num_active_parameters, "weights a token", "experts that a token is routed to"
     )
+    if asked.num_parameters is not None:
+        given = {"value": asked.num_parameters, "unit": "weights", "how": "given"}
+        answer["num_parameters"] = given | {"source": "num_parameters"}
+        del answer["num_active_parameters"]
+    if asked.num_parameters is None and found.num_parameters is None:
+        if gpu is not None:
+            _device(gpu)  # refused where it is none
+        reason = "the weights are not known: give --parameters (num_parameters)"
+        for name, unit in (("weights_bytes", "bytes"), ("total_bytes", "bytes")):
+            answer[name] = _predicted(None, unit, reason)
+        gpu = memory_bytes = None  # nothing can be said of what fits
     answer |= _engine_view(found, asked)
     answer |= _fit(found, asked, made, gpu, memory_bytes)
     answer["layers"] = [
@@ -272,8 +300,16 @@ def _device(name: str) -> hardware.Device:
     try:
         return hardware.device(name)
     except KeyError:
-        known = ", ".join(device.name for device in hardware.devices())
-        raise UserError("error.size_gpu", name=name[:60], known=known) from None
+        raise UserError("error.size_gpu", name=name[:60], known=_nearest(name)) from None
+
+
+def _nearest(name: str) -> str:
+    """The devices whose names are like `name`, at most three; all of them where none is."""
+    names = [device.name for device in hardware.devices()]
+    asked = name.lower().split()
+    holding = [known for known in names if all(word in known.lower() for word in asked)]
+    like = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return ", ".join((asked and holding[:3]) or like or names)
 
 
 def _lines(answer: Mapping[str, object]) -> str:

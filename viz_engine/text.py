@@ -61,7 +61,7 @@ class UserError(ValueError):
     """Something a visitor can put right: carries the sentence that says what is wrong and what to
     do."""
 
-    def __init__(self, key: str, /, **params: str | int | float) -> None:
+    def __init__(self, key: str, /, **params: str | int | float | Message) -> None:
         self.message = Message(key=key, params=params)
         super().__init__(key, params)
 
@@ -74,15 +74,23 @@ def grouped(number: float) -> str:
     return f"{number:,.0f}".replace(",", "\u202f")
 
 
+def three(number: float) -> str:
+    """A number with three significant digits and never an exponent: 0.482, 35.6, 1 023."""
+    return grouped(number) if number >= 999.5 else f"{number:.3g}"
+
+
 def mib(num_bytes: float) -> str:
-    """A size in the binary unit that keeps it short: 13.4 MiB, 1.25 GiB, 23 040 bytes under 100
-    KiB."""
+    """A size in the binary unit that keeps it short: 13.4 MiB, 1.25 GiB, 2.10 TiB, 23 040 bytes
+    under 100 KiB."""
     if num_bytes < 100 * 1024:
         return f"{grouped(num_bytes)} B"
     for unit, size in (("KiB", 1024), ("MiB", 1024**2)):
         if num_bytes < 1000 * size:
             return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes / 1024**3:.2f} GiB"
+    for unit, size in (("GiB", 1024**3), ("TiB", 1024**4)):
+        if num_bytes < 1000 * size:
+            return f"{num_bytes / size:.2f} {unit}"
+    return f"{three(num_bytes / 1024**5)} PiB"
 
 
 MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"

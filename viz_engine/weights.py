@@ -62,6 +62,7 @@ class WeightGroup:
     kv_heads: int = 0
     kv_numbers: int = 0
     looked_up: bool = False  # a table of which a token reads one row
+    stored_bits: float | None = None  # of a weight as released; None: the model's own type
     per_layer: bool = True
 
     @property
@@ -116,22 +117,48 @@ def file_bytes(num_parameters: int, bits: float) -> int:
     return round(num_parameters * bits / 8)
 
 
-def rank_bytes(groups: tuple[WeightGroup, ...], bits: float, tp: int) -> int:
-    """Bytes of all weights on one of `tp` ranks, without any rounding."""
-    return round(sum(group.rank_size(tp) * group.count for group in groups) * bits / 8)
+def is_auto(name: str) -> bool:
+    """Whether the weights are taken as they were released, in whatever mix of types."""
+    return name.strip().lower() == "auto"
+
+
+def mean_bits(groups: tuple[WeightGroup, ...], bits: float) -> float:
+    """Bits of a weight as released, the mean of all; `bits` where nothing else is said."""
+    every = sum(group.num_weights for group in groups)
+    return sum(g.num_weights * (g.stored_bits or bits) for g in groups) / every
+
+
+def rank_bytes(
+    groups: tuple[WeightGroup, ...], bits: float, tp: int, *, stored: bool = False
+) -> int:
+    """Bytes of all weights on one of `tp` ranks, without any rounding; `stored`: each in the type
+    that it was released in, where that is not `bits`."""
+    return round(
+        sum(
+            group.rank_size(tp) * group.count * (stored and group.stored_bits or bits)
+            for group in groups
+        )
+        / 8
+    )
 
 
 def allocated_bytes(
-    groups: tuple[WeightGroup, ...], bits: float, tp: int, rope_cache_numbers: int = 0
+    groups: tuple[WeightGroup, ...],
+    bits: float,
+    tp: int,
+    rope_cache_numbers: int = 0,
+    *,
+    stored: bool = False,
 ) -> int:
     """What torch's allocator counts for them, and for the rotary table of 16-bit cos and sin: what
     vLLM prints as "Model loading took". Tables, routers, norms and biases stay in 16 bits where
-    the rest is quantised. Tensors are rounded to 512 bytes; one of 10 MiB and more takes whole
-    segments of 2 MiB unless more than 1 MiB would be left over (CUDACachingAllocator:
-    kMinLargeAlloc, kRoundLarge, kSmallSize)."""
+    the rest is quantised; `stored` as in `rank_bytes`. Tensors are rounded to 512 bytes; one of
+    10 MiB and more takes whole segments of 2 MiB unless more than 1 MiB would be left over
+    (CUDACachingAllocator: kMinLargeAlloc, kRoundLarge, kSmallSize)."""
     total = _allocated(rope_cache_numbers * 2)
     for group in groups:
         kept = max(bits, 16.0) if group.stays_wide else bits
+        kept = stored and group.stored_bits or kept
         total += _allocated(round(group.rank_size(tp) * kept / 8)) * group.count
     return total
 
