@@ -145,7 +145,7 @@ def current_run() -> tuple[live.Run | None, bool]:
     if run is not None:
         if st.query_params.get("run") != run.id or st.session_state.get("run_id") != run.id:
             show(run.id)
-        return run, run.settings is None  # a file plays from its start
+        return run, False
     if run_id:
         st.session_state.notice = Message(key="runs.unknown")
         st.session_state.run_id = None

@@ -8,6 +8,7 @@ Try it: `streamlit run app.py`
 
 import traceback
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import streamlit as st
@@ -154,7 +155,7 @@ def opened(
         return None, Message(key=broken)
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
+@lru_cache(maxsize=64)
 def num_prompt_tokens(folder: Path, text: str, chat: bool, context_len: int | None) -> int:
     """How many tokens a prompt is for the model in a folder. Raises UserError."""
     return len(tokenizer_of(folder).encode_prompt(text, chat=chat, context_len=context_len))
