@@ -169,14 +169,18 @@ def open_file() -> None:
     upload = state.lat_upload
     if upload is None:
         return
-    result, state.lat_notice = ask_boxes.opened(upload, SweepResult.read, "sweep.bad_file")
-    if result is None:
-        return
+    job, state.lat_notice = ask_boxes.opened(upload, added, "sweep.bad_file")
+    if job is not None:
+        take(job)
+        state.lat_section = job.sweep.result.settings.what
+
+
+def added(data: bytes) -> SweepJob:
+    """The sweep in a file, so that it has a link. Raises UserError."""
+    result = SweepResult.read(data)
     if not any(log.steps for log in result.logs):
-        state.lat_notice = Message(key="sweep.bad_file")
-        return
-    take(jobs.add(result))
-    state.lat_section = result.settings.what
+        raise UserError("sweep.bad_file")
+    return jobs.add(result)
 
 
 def use_recorded() -> None:

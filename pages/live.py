@@ -130,9 +130,11 @@ def open_file() -> None:
     upload = st.session_state.upload
     if upload is None:
         return
-    log, st.session_state.notice = ask_boxes.opened(upload, RunLog.read, "runs.broken")
-    if log is not None:
-        show(registry.add_log(log).id)
+    run, st.session_state.notice = ask_boxes.opened(
+        upload, lambda data: registry.add_log(RunLog.read(data)), "runs.broken"
+    )
+    if run is not None:
+        show(run.id)
 
 
 def current_run() -> tuple[live.Run | None, bool]:

@@ -167,9 +167,11 @@ def open_file() -> None:
     upload = st.session_state.race_upload
     if upload is None:
         return
-    log, st.session_state.race_notice = ask_boxes.opened(upload, RaceLog.read, "race.broken")
-    if log is not None:
-        show(registry.add_log(log).id)
+    run, st.session_state.race_notice = ask_boxes.opened(
+        upload, lambda data: registry.add_log(RaceLog.read(data)), "race.broken"
+    )
+    if run is not None:
+        show(run.id)
 
 
 def current_race() -> tuple[live.Run | None, bool]:

@@ -24,6 +24,7 @@ from viz_engine.race_log import (
     RaceSettings,
     RaceStarted,
 )
+from viz_engine.sweep import SweepResult
 from viz_engine.text import UserError
 
 PROMPT = "a prompt of some length, long enough for two pieces"
@@ -132,7 +133,9 @@ def test_a_file_of_this_app_of_another_kind_names_the_page_that_opens_it() -> No
         "error.file_is_race": both().to_jsonl().encode(),
         "error.file_is_sweep": b'{"kind": "sweep", "schema": 1}\n',
     }
-    for read, own in ((RunLog.read, "error.file_is_run"), (RaceLog.read, "error.file_is_race")):
+    readers = {"run": RunLog.read, "race": RaceLog.read, "sweep": SweepResult.read}
+    for name, read in readers.items():
+        own = f"error.file_is_{name}"
         for key, data in files.items():
             if key != own:
                 with pytest.raises(UserError) as refused:

@@ -141,8 +141,9 @@ def download(say: Say, label: str, run: live.Run) -> None:
 def opened(
     upload: UploadedFile, read: Callable[[bytes], object], broken: str
 ) -> tuple[object, Message | None]:
-    """What `read` makes of an opened file and None; or None and the sentence that says what is
-    wrong with it (`broken` is the text for what `read` itself could not say)."""
+    """What `read` makes of an opened file, all that is done with it included, and None; or None
+    and the sentence that says what is wrong with it (`broken` is the text for what `read` itself
+    could not say)."""
     try:
         if upload.size > MAX_FILE_BYTES:
             most = MAX_FILE_BYTES // 2**20

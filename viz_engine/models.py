@@ -248,15 +248,17 @@ def row_times() -> tuple[int, int]:
         model_files.cache_folder() / ROW_TIMES,
         f"{hardware.cpu_name()}, {torch.__version__}",
     )
+    kept: dict[str, object] = {}
     try:
-        single, half = json.loads(path.read_text("utf-8"))[key]
+        kept = dict(json.loads(path.read_text("utf-8")))
+        single, half = kept[key]
         return int(single), int(half)
     except (OSError, ValueError, KeyError, TypeError):
         times = one_row_ns(4096, torch.float32), one_row_ns(4096, torch.bfloat16)
     with contextlib.suppress(OSError):  # nowhere to keep them: measured again the next time
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{ROW_TIMES}.{os.getpid()}")
-        draft.write_text(json.dumps({key: times}), "utf-8")
+        draft.write_text(json.dumps(kept | {key: times}), "utf-8")
         draft.replace(path)
     return times
 

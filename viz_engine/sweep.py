@@ -24,6 +24,7 @@ from viz_engine.events import (
     RunLog,
     RunSettings,
     RunStarted,
+    check_first_line,
     from_line,
     settings_from_dict,
     settings_to_dict,
@@ -136,6 +137,7 @@ class SweepResult:
             raise UserError(
                 "error.file_size", size=len(data) // 2**20, most=MAX_FILE_BYTES // 2**20
             )
+        check_first_line(data, "sweep")
         head, *lines = data.splitlines() or [b""]
         result = _read_head(cls, head)
         for number, line in enumerate(lines, start=2):
