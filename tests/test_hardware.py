@@ -1,6 +1,8 @@
 """The table of devices: every figure names a source, units are told apart, rates are dense."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -74,3 +76,12 @@ def test_this_machine_says_its_memory_and_claims_no_rate() -> None:
     here = hardware.this_machine()
     assert here.capacity_bytes == hardware.memory_bytes()
     assert here.bandwidth is None and here.flops_per_s("bf16") is None
+
+
+def test_a_peak_is_what_the_process_itself_held() -> None:
+    ask = "from viz_engine import hardware; print(hardware.peak_process_bytes())"
+    held = bytearray(b"x") * 300_000_000
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, check=True, text=True)
+    assert hardware.peak_process_bytes() > len(held) > int(done.stdout)
+    del held
+    assert hardware.peak_process_bytes() > 300_000_000  # it stays what it was

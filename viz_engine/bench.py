@@ -351,8 +351,6 @@ def _memory(context: int) -> dict[str, object]:
 
 
 def _run_alone(context: int) -> dict[str, object]:
-    import resource
-
     loaded = models.load(device="cpu")
     settings = RunSettings(
         model=loaded.name,
@@ -368,7 +366,7 @@ def _run_alone(context: int) -> dict[str, object]:
             held = hardware.process_bytes()
     return {
         "context": context,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": hardware.peak_process_bytes(),
         "held_bytes": held,
         "weight_bytes": Ours(loaded).weight_bytes,
         "reserved_bytes": reserved,

@@ -10,6 +10,7 @@ Try it: `python -c "from viz_engine import hardware; print(hardware.device('NVID
 import json
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -180,6 +181,19 @@ def _process() -> psutil.Process:
 def process_bytes() -> int:
     """Resident memory of this process."""
     return _process().memory_info().rss
+
+
+def peak_process_bytes() -> int:
+    """The most resident memory that this process has had. Not getrusage's figure on Linux: a
+    child's begins there with what its parent holds."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac, else KiB
+        return peak if sys.platform == "darwin" else peak * 1024
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def read_process() -> Reading:
