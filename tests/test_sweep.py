@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy
@@ -12,7 +12,7 @@ from producer import MS
 from producer import log as produced
 
 from viz_engine import __main__, sweep, sweep_command
-from viz_engine.events import KVSample, RunFinished, RunLog, RunSettings
+from viz_engine.events import Event, KVSample, RunFinished, RunLog, RunSettings
 from viz_engine.sweep import Sweep, SweepResult, SweepSettings
 from viz_engine.text import Message, UserError
 
@@ -253,6 +253,24 @@ def test_sweep_and_diagnose_from_the_command_line(
         == 0
     )
     assert "TTFT" in capsys.readouterr().out
+
+
+def test_two_sweeps_by_turns_are_made_run_by_run_and_each_in_its_own_order(monkeypatch) -> None:
+    from viz_engine import engine
+
+    made: list[int] = []
+
+    def generate(loaded: object, run: RunSettings, **rest: object) -> Iterator[Event]:
+        made.append(run.context_len)
+        yield from run_of(run, 1.0)
+
+    monkeypatch.setattr(engine, "generate", generate)
+    both = [settings(seed=0), settings(seed=1, repeats=1)]
+    results = sweep_command.measure_by_turns(None, both)
+    first, second = (one.order() for one in both)
+    assert made[:6] == [value for pair in zip(first, second, strict=False) for value in pair]
+    assert made[6:] == first[3:]
+    assert [len(result.logs) for result in results] == [9, 3]
 
 
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, capsys) -> None:
