@@ -1,81 +1,5 @@
-// The skeleton of the view: elements, icons, tool tips and pop-overs. Text enters by textContent only.
-
-/** An element. `attributes`: on* are listeners, the rest are attributes; children are nodes or text. */
-export function el(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
-  }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
-  return node;
-}
-
-const ICONS = {
-  start: "M4 4h2v12H4zM16 4v12L7 10z",
-  back: "M13 4v12L4.5 10zM15 4h2v12h-2z",
-  play: "M5 3.5v13L17 10z",
-  pause: "M5 4h3.6v12H5zM11.4 4H15v12h-3.6z",
-  next: "M7 4v12l8.500-6zM3 4h2v12H3z",
-  end: "M14 4h2v12h-2zM4 4v12l9-6z",
-  replay: "M10 4V1L5.500 5 10 9V6a4.500 4.500 0 1 1-4.500 4.500h-2A6.500 6.500 0 1 0 10 4z",
-  project: "M3 3h6v2H5v4H3zM17 17h-6v-2h4v-4h2zM11 3h6v6h-2V5h-4zM3 11h2v4h4v2H3z",
-};
-
-/** A small picture, hidden from screen readers. */
-export function icon(name) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 20 20");
-  svg.setAttribute("aria-hidden", "true");
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  path.setAttribute("d", ICONS[name]);
-  svg.append(path);
-  return svg;
-}
-
-/** A round button of the transport. */
-export function iconButton(name, onclick) {
-  return el("button", { type: "button", class: "icon", "data-icon": name, onclick }, icon(name));
-}
-
-/** Give a button another picture. */
-export function setIcon(button, name) {
-  if (button.dataset.icon === name) return;
-  button.dataset.icon = name;
-  button.replaceChildren(icon(name));
-}
-
-/** Set text only where it differs: an unchanged node costs no layout. */
-export function put(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-/** Put a floating element by a box of the viewport, where there is room: below, above, or at its left. */
-export function place(floating, box, atLeft = false) {
-  const { innerWidth, innerHeight } = window;
-  const w = floating.offsetWidth;
-  const h = floating.offsetHeight;
-  if (atLeft && box.left - w - 12 > 6) {
-    floating.style.left = `${Math.round(box.left - w - 12)}px`;
-    floating.style.top = `${Math.round(Math.max(6, Math.min(box.top, innerHeight - h - 6)))}px`;
-    return;
-  }
-  const x = Math.max(6, Math.min(box.left + box.width / 2 - w / 2, innerWidth - w - 6));
-  const below = box.bottom + 8 + h < innerHeight - 4;
-  const y = below ? box.bottom + 8 : Math.max(6, box.top - h - 8);
-  floating.style.left = `${Math.round(x)}px`;
-  floating.style.top = `${Math.round(y)}px`;
-}
-
-/** Show or hide a floating element, in the top layer where the browser has one. */
-export function float(node, on) {
-  if (node.showPopover) {
-    const open = node.matches(":popover-open");
-    if (on && !open && node.isConnected) node.showPopover();
-    if (!on && open) node.hidePopover();
-  } else node.classList.toggle("open", on);
-}
+// The skeleton of the live view, and the keys that are for it. Text enters by textContent only.
+import { el, iconButton } from "./elements.mjs";
 
 /** All elements of the view, by name. */
 export function skeleton() {
@@ -164,21 +88,4 @@ export function keyFor(event, n) {
   if (target?.closest?.('[role="slider"],[role="tab"],[role="radio"],[role="option"],[role="menuitem"],[role="combobox"]')) return null;
   if (event.key === " " && /^(BUTTON|A|SUMMARY)$/.test(tag) && target !== n.play) return null;
   return event.key;
-}
-
-/** What Streamlit calls at every rerun, with `views` parent -> view. A call that is superseded is cleaned up while the
- * view is still mounted: only a view that has left the page is taken down. */
-export function mounting(views, newView, update, destroy) {
-  return (component) => {
-    const parent = component.parentElement;
-    let view = views.get(parent);
-    if (!view) {
-      view = newView(parent);
-      views.set(parent, view);
-    }
-    update(view, component);
-    return () => setTimeout(() => {
-      if (!view.n.root.isConnected && views.get(parent) === view) destroy(view);
-    }, 0);
-  };
 }

@@ -3,7 +3,8 @@
 // It takes frames from a feed (or from the page), keeps the store of run.mjs, lets player.mjs say which prefix is on
 // screen, and draws only what has changed; nothing runs while nothing happens.
 import { chartAt, chartLayout, drawChart } from "./chart.mjs";
-import { float, keyFor, mounting, place, put, setIcon, skeleton } from "./dom.mjs";
+import { keyFor, skeleton } from "./dom.mjs";
+import { float, mounting, place, put, setIcon } from "./elements.mjs";
 import { openFeed } from "./feed.mjs";
 import { figuresOf } from "./figures.mjs";
 import { clampView, columnAt, columnLayout, layerAt, niceCeil, rowBands, rowTop, rowsGone, rowsUnder, timeScale, zoomView } from "./layout.mjs";

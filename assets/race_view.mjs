@@ -1,7 +1,8 @@
 // The race: two lanes side by side, the same model and prompt, as a pure function of a race's records and one moment.
 //
 // The matrix, the player, the feed and the looks are those of the live view. Nothing runs while nothing moves.
-import { el, float, iconButton, keyFor, mounting, place, put, setIcon } from "./dom.mjs";
+import { keyFor } from "./dom.mjs";
+import { el, float, iconButton, mounting, place, put, setIcon } from "./elements.mjs";
 import { openFeed } from "./feed.mjs";
 import { axisTicks, columnLayout, niceCeil, rowBands } from "./layout.mjs";
 import { newPyramid, setRows, wordOf } from "./matrix.mjs";

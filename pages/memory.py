@@ -1,6 +1,7 @@
 """The memory page: what a model's weights and cache take, what fits, how many it serves.
 
-Everything under the title is one fragment: a slider draws it again and leaves the rest alone.
+Everything under the title is one fragment: a box draws it again and leaves the rest alone. The two
+main sliders are in the view of `bill_view`, which paints what they move before Python hears of it.
 """
 
 from pathlib import Path
@@ -11,7 +12,9 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from viz_engine import (
     bill,
     bill_figures,
+    bill_frames,
     bill_link,
+    bill_view,
     bill_words,
     charts,
     config,
@@ -104,6 +107,8 @@ def first_values() -> None:
     for key, value in FIRST.items():
         state.setdefault(key, value)
     state.setdefault("mem_pinned", [])
+    state.setdefault("mem_moves", 0)
+    state.setdefault("mem_ahead", bill_view.Ahead())
     if fresh and "model" in st.query_params:
         take_link()
 
@@ -199,8 +204,16 @@ def read_named() -> None:
     take_own(text, Path(state.mem_where.strip()).name[:80])
 
 
+def moved() -> None:
+    """A slider rests at another stop. What is no stop of ours is ignored."""
+    found = bill_frames.place_of((state.get("mem_view") or {}).get("place"))
+    if found is not None:
+        state.mem_context, state.mem_sequences, state.mem_moves = found
+
+
 def pin() -> None:
-    """Keep this choice beside the next ones."""
+    """Keep this choice beside the next ones: that at which a slider stands which has just moved."""
+    moved()
     if len(state.mem_pinned) >= MAX_PINNED:
         state.mem_notice = Message(key="mem.error_four")
         return
@@ -219,8 +232,8 @@ def unpin() -> None:
 
 
 def ask_band() -> None:
-    """Model, lengths and sequences; below them what they are kept in and on."""
-    top = st.columns([3.6, 1.9, 4.5, 3], gap="medium", vertical_alignment="bottom")
+    """The model and its devices; below them how it is kept and served, and what is kept beside."""
+    top = st.columns([3.6, 1.9, 3.4, 1.1, 1.1, 1.1], gap="small", vertical_alignment="bottom")
     names = [*config.preset_table(), *([OWN] if "mem_own" in state else [])]
     with top[0]:
         choose("mem_model", "model", options=names, format_func=model_name)
@@ -229,32 +242,25 @@ def ask_band() -> None:
         say("mem.other"), icon=":material/upload_file:", width="stretch", key=closed
     ):
         other_model()
-    for box, name, values in (
-        (top[2], "context", bill.CONTEXT_LENS),
-        (top[3], "sequences", bill.SEQUENCES),
-    ):
-        box.select_slider(
-            say(f"mem.{name}"),
-            values,
-            key=f"mem_{name}",
-            format_func=grouped,
-            help=say(f"mem.{name}_help"),
-            **KEEP,
-        )
-    model_caption()
-    boxes = st.columns([3.4, 1.1, 1.1, 1.1, 1.9, 1.6, 1.5, 1.6], gap="small")
-    with boxes[0]:
+    with top[2]:
         choose("mem_gpu", "gpu", options=device_names(), format_func=lambda n: n or say("mem.here"))
-    for box, name in zip(boxes[1:4], ("count", "tp", "pp"), strict=True):
+    for box, name in zip(top[3:], ("count", "tp", "pp"), strict=True):
         with box:
             choose(f"mem_{name}", name)
-    with boxes[4]:
+    model_caption()
+    pinned = bool(state.mem_pinned)
+    boxes = st.columns(
+        [1.9, 1.6, 1.5, 1.6, 1.5, *([1.3] if pinned else [])],
+        gap="small",
+        vertical_alignment="bottom",
+    )
+    with boxes[0]:
         choose("mem_engine", "engine", format_func=engine_name)
-    with boxes[5]:
+    with boxes[1]:
         choose("mem_weights", "weights")
-    with boxes[6]:
+    with boxes[2]:
         choose("mem_k", "k")
-    with boxes[7]:
+    with boxes[3]:
         same = say("mem.same")
         choose(
             "mem_v",
@@ -262,6 +268,11 @@ def ask_band() -> None:
             format_func=lambda v: same if v == SAME else v,
             disabled=state.mem_engine not in engines.APART,
         )
+    boxes[4].button(
+        say("mem.pin"), key="mem_pin", on_click=pin, help=say("mem.pin_help"), width="stretch"
+    )
+    if pinned:
+        boxes[5].button(say("mem.unpin"), key="mem_unpin", on_click=unpin, width="stretch")
 
 
 def choose(key: str, name: str, *, options=None, format_func=str, disabled: bool = False) -> None:
@@ -369,26 +380,52 @@ def picture(name: str, drawn: bill_figures.Picture) -> None:
     st.plotly_chart(figure, key=key, theme=None, config=settings, alt=text)
 
 
-def head(name: str, found: Bill, pinned: list[tuple[str, Bill]]) -> None:
-    """The bars, the eight numbers, the accidents."""
-    named = [(name, found), *pinned]
-    left, right = st.columns([5, 4], gap="medium")
-    with left:
-        widths = [4, 1.4, 1.2] if pinned else [5, 1.4]
-        title, keep, *clear = st.columns(widths, gap="small", vertical_alignment="center")
-        title.markdown(f"**{plain(say('mem.bar'))}**", help=say("mem.bar_help"))
-        keep.button(
-            say("mem.pin"), key="mem_pin", on_click=pin, help=say("mem.pin_help"), width="stretch"
-        )
-        if pinned:
-            clear[0].button(say("mem.unpin"), key="mem_unpin", on_click=unpin, width="stretch")
-        picture("memory", bill_figures.bars(named, say, theme()))
-        st.html(markup.notices(bill_words.accident_notices(found, say)))
-    right.html(markup.cards(bill_words.cards(found, say, language), two=True))
-    if pinned:
-        st.html(bill_words.compare_table(named, say))
-    for warning in found.plan.warnings:
-        st.caption(f"{say('mem.warn')}: {plain(warning.text(language))}")
+def view(*, holds: bool) -> None:
+    """The sliders, and of the last choice that works the bars, the eight numbers, the accidents.
+    `holds` says that it is what is chosen now: only then may the sliders paint frames of it."""
+    pinned = pinned_bars()
+    shown = None
+    if "mem_last" in state:
+        at_least = reach_of(pinned)
+        shown = bill_frames.frame(*state.mem_last, say, language, at_least=at_least)
+    bill_view.show(
+        shown,
+        pinned,
+        {axis: state.mem_ahead.key(of) for axis, of in ahead_of().items()} if holds else None,
+        at=(state.mem_context, state.mem_sequences),
+        moves=state.mem_moves,
+        image=state.mem_image,
+        theme=theme(),
+        say=say,
+        on_move=moved,
+        key="mem_view",
+    )
+
+
+def pinned_bars() -> list[bill_frames.Bar]:
+    return [bill_frames.bar(name, found, say) for name, found in state.mem_pinned]
+
+
+def reach_of(bars: list[bill_frames.Bar]) -> int:
+    return max(map(bill_frames.reach, bars), default=0)
+
+
+def ahead_of() -> dict[str, bill_view.Along]:
+    """What the frames along each slider are of."""
+    name, found = state.mem_last
+    at_least = reach_of(pinned_bars())
+    return {
+        axis: bill_view.along(axis, name, found.choice, language, at_least)
+        for axis in bill_frames.AXES
+    }
+
+
+def hand_ahead() -> None:
+    """The frames of every other stop: after all else, so that nothing waits for them."""
+    with st.container(key="mem_ahead"):
+        for axis, of in ahead_of().items():
+            message = state.mem_ahead.message(of, say)
+            bill_view.hand_over(message, key=f"mem_ahead_{axis}")
 
 
 def theme() -> str:
@@ -587,19 +624,25 @@ def page() -> None:
         ask_band()
     if notice := state.get("mem_notice"):
         st.warning(plain(notice.text(language)), icon=":material/info:")
+    holds = True
     try:
         state.mem_last = (model_chosen()[0], bill.make(choice()))
     except UserError as error:  # what was there stays, and says so
+        holds = False
         told = error.message.text(language)
         if "mem_last" in state:
             last = bill_words.choice_line(*state.mem_last, say)
             told = f"{told} {say('mem.last_choice', choice=last)}"
         st.warning(plain(told), icon=":material/info:")
+    view(holds=holds)
     if "mem_last" not in state:
         return
     name, found = state.mem_last
     keep_address(found)
-    head(name, found, state.mem_pinned)
+    if state.mem_pinned:
+        st.html(bill_words.compare_table([(name, found), *state.mem_pinned], say))
+    for warning in found.plan.warnings:
+        st.caption(f"{say('mem.warn')}: {plain(warning.text(language))}")
     section = st.segmented_control(
         say("mem.section"),
         list(SHOW),
@@ -610,6 +653,8 @@ def page() -> None:
         **KEEP,
     )
     SHOW[section](found)
+    if holds:
+        hand_ahead()
 
 
 first_values()

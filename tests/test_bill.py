@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from viz_engine import (
     bill,
+    bill_frames,
     bill_link,
     bill_words,
     config,
@@ -18,7 +19,6 @@ from viz_engine import (
     hardware,
     kv,
     memory,
-    memory_charts,
     weights,
 )
 from viz_engine.bill import Choice
@@ -63,7 +63,7 @@ def english(key: str, /, **params: object) -> str:
 def test_the_parts_of_a_bar_add_up_to_the_plan(name: str, engine: str) -> None:
     found = bill.make(choose(name, engine=engine, context_len=4096, num_sequences=3))
     assert sum(found.parts.values()) == found.plan.total_bytes
-    assert set(found.parts) <= set(memory_charts.PARTS) and min(found.parts.values()) > 0
+    assert set(found.parts) <= set(bill_frames.PARTS) and min(found.parts.values()) > 0
 
 
 def test_k_and_v_are_apart_by_their_formats() -> None:
@@ -283,7 +283,7 @@ def test_the_table_to_download_holds_every_choice_with_its_units() -> None:
     assert [row["model"] for row in rows] == ["llama-3.1-8b", "deepseek-v3"]
     assert int(rows[0]["total_bytes"]) == bills[0][1].plan.total_bytes
     assert {row["provenance"] for row in rows} == {"predicted"}
-    parts = [int(rows[1][f"{part}_bytes"]) for part in memory_charts.PARTS]
+    parts = [int(rows[1][f"{part}_bytes"]) for part in bill_frames.PARTS]
     assert sum(parts) == int(rows[1]["total_bytes"])
 
 

@@ -76,64 +76,11 @@ def test_the_saved_picture_is_png_or_svg_under_its_name() -> None:
 # ---- memory --------------------------------------------------------------------------------------
 
 GIB = 2**30
-WORDS = {part: f"<{part}>" for part in memory_charts.PARTS} | {"ceiling": "usable"}
 
 
 def checked(figure: Figure) -> Figure:
     """The figure as Plotly reads it, with the checks that are left out while a slider moves."""
     return Figure(figure.to_dict())
-
-
-def checked_bars(*args: object, **named: object) -> Figure:
-    return checked(memory_charts.memory_bars(*args, **named))
-
-
-def bar(**changes: object) -> memory_charts.Bar:
-    plain = {"label": "A", "parts": {"weights": 15 * GIB, "k": 8 * GIB, "v": 8 * GIB}}
-    return memory_charts.Bar(**(plain | {"ceiling_bytes": 72 * GIB} | changes))
-
-
-def test_a_bar_is_its_parts_and_its_total_stands_at_its_end() -> None:
-    figure = checked_bars([bar(), bar(parts={"latent": GIB})], WORDS, theme="dark")
-    parts = {trace.name: list(trace.x) for trace in figure.data if trace.type == "bar"}
-    assert parts == {
-        "<weights>": [15 * GIB, 0],
-        "<k>": [8 * GIB, 0],
-        "<v>": [8 * GIB, 0],
-        "<latent>": [0, GIB],
-    }
-    texts = next(trace.text for trace in figure.data if trace.type == "scatter" and trace.text)
-    assert "31 GiB" in texts[0] and "1 GiB" in texts[1]
-    assert len(set(figure.data[0].y)) == 2  # equal labels are rows of their own
-
-
-def test_no_part_of_a_bar_stands_out_by_its_colour_alone() -> None:
-    every = {part: GIB for part in memory_charts.PARTS}
-    figure = checked_bars([bar(parts=every)], WORDS, theme="light")
-    marks = [(t.marker.color, t.marker.pattern.shape) for t in figure.data if t.type == "bar"]
-    assert len(set(marks)) == len(memory_charts.PARTS)
-    shapes = [shape for colour, shape in marks]
-    assert len(set(shapes)) >= len(memory_charts.PARTS) - 1  # weights and K are plain and lie apart
-
-
-@pytest.mark.parametrize(("ceiling", "colour"), [(72 * GIB, "new"), (20 * GIB, "bad")])
-def test_the_ceiling_is_a_line_that_says_whether_it_fits(ceiling: int, colour: str) -> None:
-    figure = checked_bars([bar(ceiling_bytes=ceiling)], WORDS, theme="dark")
-    (line,) = figure.layout.shapes
-    assert line.x0 == line.x1 == ceiling
-    assert line.line.color == getattr(charts.palette("dark"), colour)
-    assert figure.layout.xaxis.range[1] > max(ceiling, 31 * GIB)
-    assert not checked_bars([bar(ceiling_bytes=None)], WORDS, theme="dark").layout.shapes
-
-
-def test_the_spread_of_the_estimates_is_an_error_bar() -> None:
-    figure = checked_bars([bar(spread_bytes=(GIB, 3 * GIB))], WORDS, theme="dark")
-    ends = next(trace for trace in figure.data if trace.type == "scatter")
-    assert (ends.x[0], ends.error_x.arrayminus[0], ends.error_x.array[0]) == (
-        31 * GIB,
-        GIB,
-        3 * GIB,
-    )
 
 
 def test_curves_are_logarithmic_on_both_axes_and_carry_their_ceiling() -> None:
@@ -171,13 +118,6 @@ def test_no_tick_of_bytes_has_an_exponent(power: int) -> None:
     assert charts.bytes_text(1023 * GIB) == "1\u202f023 GiB"
 
 
-def test_no_ceiling_crosses_out_a_total_and_no_spread_a_label() -> None:
-    figure = checked_bars([bar(ceiling_bytes=33 * GIB), bar()], WORDS, theme="dark")
-    text, spread = figure.data[-1], figure.data[-2]
-    assert text.x[0] == 33 * GIB and text.x[1] < 33 * GIB
-    assert spread.yaxis == "y2" and all(y - i > 0.25 for i, y in enumerate(spread.y))
-
-
 def test_the_ceiling_of_curves_says_whether_the_choice_fits() -> None:
     curve = memory_charts.Curve(name="cache", x=[1, 1024], y=[1024, 2**30], colour="k")
     for fits, colour in ((True, "new"), (False, "bad")):
@@ -186,11 +126,3 @@ def test_the_ceiling_of_curves_says_whether_the_choice_fits() -> None:
         )
         assert made.layout.shapes[0].line.color == getattr(charts.palette("dark"), colour)
         assert made.layout.annotations[1].yanchor == "top"
-
-
-def test_a_total_that_lacks_a_part_is_more_than_what_is_shown() -> None:
-    told, partial = (
-        checked_bars([bar(is_partial=part)], WORDS, theme="dark").data[-1].text[0]
-        for part in (False, True)
-    )
-    assert "&gt;" not in told and "&gt; 30" in partial.replace("31", "30")

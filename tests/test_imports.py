@@ -63,11 +63,13 @@ GROUPS = (
         "race_charts",
         "markup",
         "bill_words",
+        "bill_frames",
         "bill_figures",
         "evidence",
         "latency_charts",
         "latency_view",
         "kv_matrix",
+        "bill_view",
     ),
     ("sweep_command", "sweep_bench"),
     ("live_bench", "memory_bench", "bench_report", "contenders", "race_bench", "bench"),
@@ -89,7 +91,7 @@ TORCH_USERS |= {"race_runs", "contenders", "race_bench", "bench"}
 # Inside a function that runs in the engine process:
 TORCH_LATE = {"worker", "sweep_command", "sweep_bench", "__main__"}
 PLOTLY_USERS = {"charts", "memory_charts", "race_charts"}
-STREAMLIT_USERS = {"pages", "ask_boxes", "kv_matrix", "live", "app"}
+STREAMLIT_USERS = {"pages", "ask_boxes", "kv_matrix", "bill_view", "live", "app"}
 TORCH = {"torch", "transformers", "gguf"}
 
 

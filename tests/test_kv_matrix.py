@@ -11,7 +11,7 @@ from pathlib import Path
 import producer
 import pytest
 
-from viz_engine import cost, kv_matrix, live, metrics
+from viz_engine import bill_view, cost, kv_matrix, live, metrics
 from viz_engine.events import KVSample, RunFinished, RunLog, StepFinished
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -150,9 +150,13 @@ def test_the_view_s_own_tests_pass() -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-VIEWS = pytest.mark.parametrize(
-    "modules", [kv_matrix.MODULES, kv_matrix.RACE_MODULES], ids=["live", "race"]
-)
+JOINED = {
+    "live": kv_matrix.MODULES,
+    "race": kv_matrix.RACE_MODULES,
+    "bill": bill_view.MODULES,
+    "ahead": bill_view.AHEAD_MODULES,
+}
+VIEWS = pytest.mark.parametrize("modules", JOINED.values(), ids=JOINED)
 
 
 @needs_node
@@ -190,7 +194,7 @@ def test_every_module_imports_only_from_those_joined_before_it(modules: tuple[st
 
 
 def test_every_module_is_joined_into_a_view() -> None:
-    joined = {*kv_matrix.MODULES, *kv_matrix.RACE_MODULES}
+    joined = {name for modules in JOINED.values() for name in modules}
     assert {path.stem for path in kv_matrix.ASSETS.glob("*.mjs")} == joined
 
 

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="the engine, few repeats")
     bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
     bench.add_argument("--live", action="store_true", help="the page instead of the engine")
-    bench.add_argument("--memory", action="store_true", help="the calculator instead")
+    bench.add_argument("--memory", action="store_true", help="the calculator and its page")
     bench.add_argument("--race", action="store_true", help="what the cache saves")
     bench.add_argument("--sweep", choices=sweep.KINDS, help="a sweep twice: how far it agrees")
     live_bench.add_arguments(bench.add_argument_group("of --live, and --json of both"))

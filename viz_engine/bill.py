@@ -68,7 +68,7 @@ class Bill:
     longest: Limit
     most: Limit
     most_twice: Limit  # at twice the length
-    parts: Mapping[str, int]  # of memory_charts.PARTS
+    parts: Mapping[str, int]  # of bill_frames.PARTS
     ttft: StepTime | None  # one request of `context_len` tokens
     itl: StepTime | None  # all sequences at `context_len`
 

@@ -1,4 +1,4 @@
-"""A bill as pictures: the bars, the curves, a run's memory over time, each with its text.
+"""A bill as pictures: the curves, a run's memory over time, each with its text.
 
 Functions of a `Bill` (or a run) and `say`, which looks up a text; a picture comes with a sentence
 for those who cannot see it. It knows nothing of Streamlit.
@@ -6,11 +6,11 @@ for those who cannot see it. It knows nothing of Streamlit.
 Try it: tests/test_bill.py draws every model
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from viz_engine import bill, charts, memory_charts
 from viz_engine.bill import Bill
-from viz_engine.charts import bytes_text, short_count
+from viz_engine.charts import bytes_text
 from viz_engine.events import RunLog
 from viz_engine.memory_charts import Curve
 from viz_engine.residual import Account
@@ -18,38 +18,6 @@ from viz_engine.text import grouped
 
 Say = Callable[..., str]
 Picture = tuple[charts.Figure, str]  # and its text
-
-
-def bars(named: Sequence[tuple[str, Bill]], say: Say, theme: str) -> Picture:
-    """Each choice as a stacked bar against what its engine may use."""
-    shown = [memory_charts.Bar(**_bar(name, found)) for name, found in named]
-    words = {part: say(f"mem.part.{part}") for part in memory_charts.PARTS}
-    figure = memory_charts.memory_bars(shown, words | {"ceiling": say("mem.ceiling")}, theme=theme)
-    texts = [
-        say(
-            "mem.bar.alt",
-            label=name,
-            total=bytes_text(found.plan.total_bytes) if found.choice.knows_weights else "-",
-            ceiling=bytes_text(found.choice.budget_bytes),
-        )
-        for name, found in named
-    ]
-    return figure, " ".join(texts)
-
-
-def _bar(name: str, found: Bill) -> dict[str, object]:
-    settings, plan = found.choice.settings, found.plan
-    size = f"{short_count(settings.context_len)} × {grouped(settings.num_sequences)}"
-    low, high = plan.total_bytes - plan.low_bytes, plan.high_bytes - plan.total_bytes
-    # A name comes from a file: Plotly reads a few tags in labels, so none may be in it.
-    label = f"{name[:28].replace('<', '‹').replace('&', '＆')}<br>{size}"
-    return {
-        "label": label,
-        "parts": found.parts,
-        "ceiling_bytes": found.choice.budget_bytes,
-        "is_partial": not found.choice.knows_weights,
-        "spread_bytes": (low, high),
-    }
 
 
 def curves(found: Bill, name: str, say: Say, theme: str) -> Picture:

@@ -33,6 +33,7 @@ MODULES = (
     "stage",
     "theme",
     "figures",
+    "elements",
     "dom",
     "live_view",
 )
@@ -46,6 +47,7 @@ RACE_MODULES = (
     "matrix",
     "stage",
     "theme",
+    "elements",
     "dom",
     "race_view",
 )

@@ -117,7 +117,7 @@ def _first_page(browser: object, args: argparse.Namespace) -> dict[str, float]:
     times: dict[str, list[float]] = {"plain": [], "empty": []}
     resident = []
     for what in ("empty", "plain") * FIRST_PAGES:
-        with _server(args, what) as (address, pid):
+        with server(args, what) as (address, pid):
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             began = time.perf_counter()
             page.goto(address, wait_until="commit")
@@ -136,7 +136,7 @@ def _first_page(browser: object, args: argparse.Namespace) -> dict[str, float]:
 
 
 def _stream(browser: object, args: argparse.Namespace) -> dict[str, float]:
-    with _server(args, "runs") as (address, _):
+    with server(args, "runs") as (address, _):
         page = _probed(browser, f"{address}?run=bench-grow")
         page.wait_for_function(f"Number({VIEW}?.dataset.ended ?? 0) === 1", timeout=180_000)
         page.wait_for_timeout(300)
@@ -204,7 +204,7 @@ def _delays(marks: list, frames: list[float], stamps: dict[str, float]) -> dict[
 
 
 @contextlib.contextmanager
-def _server(args: argparse.Namespace, what: str) -> Iterator[tuple[str, int]]:
+def server(args: argparse.Namespace, what: str) -> Iterator[tuple[str, int]]:
     """The app in a process of its own; yields its address and process id."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
