@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from viz_engine import hardware
@@ -13,6 +14,8 @@ from viz_engine import hardware
 # on how busy the machine is, and no test could ask for logits equal to the bit.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 hardware.share_cores()
+# The same examples every time, and as long for each as the machine needs.
+hypothesis.settings.load_profile("ci")
 
 TINY = {
     "vocab_size": 300,

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +15,9 @@ from viz_engine.race_log import RaceLog
 SPANS = {"token": "token", "soFar": "so_far"}
 
 
-def snapshot(visit: Visit) -> list[str]:
-    """The lines of the race on the page, as the server holds it, the header first."""
-    return visit.snapshot(re.search(r"race=([^&]+)", visit.page.url).group(1))
-
-
 def log_of(visit: Visit) -> RaceLog:
-    return RaceLog.read("\n".join(snapshot(visit)[1:]).encode() + b"\n")
+    """The race on the page, as the server holds it."""
+    return RaceLog.read("\n".join(visit.frame()[1]).encode() + b"\n")
 
 
 def start(visit: Visit, prompt: str, *, new_tokens: int, repeats: int = 1) -> None:
@@ -33,15 +28,13 @@ def start(visit: Visit, prompt: str, *, new_tokens: int, repeats: int = 1) -> No
     visit.slide("Context to read", "as it is")
     visit.slide("New tokens", str(new_tokens))
     visit.slide("Repeats", str(repeats))
-    before = visit.page.url
-    visit.page.get_by_role("button", name="Race", exact=True).click()
-    visit.page.wait_for_function("before => location.href !== before", arg=before)
+    visit.start("Race")
 
 
 def finish(visit: Visit) -> None:
     """Wait until the race on the page is over and drawn, and its button has come back."""
-    visit.wait(lambda: json.loads(snapshot(visit)[0])["status"]["state"] == "finished")
-    visit.wait(lambda: visit.data("events") == str(len(snapshot(visit)) - 1))
+    visit.wait(lambda: visit.state == "finished")
+    visit.wait(lambda: visit.data("events") == str(visit.header()["first"]))
     visit.page.get_by_role("button", name="Race", exact=True).wait_for()
 
 
@@ -64,7 +57,7 @@ def to_token(visit: Visit, token: int) -> None:
 def test_a_recorded_race_plays_before_anybody_presses_a_button(visit: Visit) -> None:
     visit.open("/race")
     visit.wait(lambda: int(visit.data("full-tokens") or 0) > 0)
-    assert "recorded" in visit.text(".info")
+    visit.wait(lambda: "recorded" in visit.text(".info"))
     visit.page.locator(".js-plotly-plot").first.wait_for()
 
 
@@ -118,8 +111,8 @@ def test_every_panel_of_the_recorded_race_shows_its_chart(visit: Visit) -> None:
     for panel, name in PANELS.items():
         visit.page.get_by_role("radio", name=panel).click()
         visit.page.wait_for_url(re.compile(f"panel={name}"))
-        visit.page.locator("[data-test-script-state=notRunning]").wait_for()
-        visit.page.locator(".js-plotly-plot .main-svg").first.wait_for()
+        visit.page.locator(f".st-key-race-{name} .main-svg").first.wait_for()
+        visit.settle()
         assert visit.page.get_by_text("Traceback").count() == 0
 
 
@@ -136,7 +129,8 @@ def test_the_link_brings_the_race_and_its_settings_elsewhere(
     other.wait(lambda: other.data("events") == seen)
     other.open(re.sub("race=[^&]+", "race=gone", visit.page.url.removeprefix(visit.server.url)))
     other.page.get_by_text("does not hold the race").wait_for()
-    assert other.page.get_by_role("textbox", name="Prompt").input_value() == "Say hello."
+    box = other.page.get_by_role("textbox", name="Prompt")
+    other.wait(lambda: box.input_value() == "Say hello.")
     assert not other.faults
     other.close()
 
@@ -160,9 +154,9 @@ def test_the_table_is_downloaded_as_csv(visit: Visit, tmp_path: Path) -> None:
 
 def test_a_cancelled_race_keeps_the_finished_lane_and_says_what_is_missing(visit: Visit) -> None:
     visit.open("/race")
-    start(visit, "Write a long story.", new_tokens=128, repeats=1)
-    visit.wait(lambda: "Without a cache" in visit.text(".say"))
-    visit.page.get_by_role("button", name="Stop").click()
+    start(visit, "Write a long story.", new_tokens=256, repeats=1)
+    visit.wait(lambda: "Without a cache, run 1 of 1" in visit.text(".say"))
+    visit.page.locator(".st-key-race_stop button").click()
     finish(visit)
     log = log_of(visit)
     assert log.finished.finish_reason == "cancelled"
