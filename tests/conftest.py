@@ -45,6 +45,16 @@ CHAT_TEMPLATE = (
 )
 
 
+# Files of minutes, first: a process that is given one at last keeps the others waiting.
+LONG = ("web_process", "architectures", "worker", "oracle", "diagnose", "engine", "config_oracle")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which `--dist loadfile` hands out the files."""
+    place = {f"test_{name}": at for at, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The largest gap of the oracle's cases (their property `logit_gap`)."""
     gaps = {

@@ -16,7 +16,7 @@ def log_of(visit: Visit) -> RunLog:
 
 # the steps that were on screen in some frame, from the first one on
 WATCH_STEPS = """
-const steps = [];
+window.steps = [];
 const look = () => {
   const k = document.querySelector(".kv")?.dataset.k ?? "0";
   if (k !== "0" && !steps.includes(k)) steps.push(k);
@@ -91,8 +91,8 @@ def test_leaving_the_page_and_coming_back_loses_nothing(visit: Visit) -> None:
 
 def test_stop_ends_the_run_within_a_step_and_keeps_its_rows(visit: Visit) -> None:
     visit.open()
-    visit.ask("Write a long story.", new_tokens=512, batch=8)
-    visit.wait(lambda: int(visit.data("k") or 0) > 3)
+    visit.ask("Write a long story.", new_tokens=512, context="4096")  # most of a minute
+    visit.wait(lambda: int(visit.data("k") or 0) > 1)
     visit.page.locator(".st-key-stop button").click()
     visit.finish()
     log = log_of(visit)
@@ -112,20 +112,30 @@ def test_markup_in_prompt_and_output_is_shown_as_text(visit: Visit) -> None:
     assert "<script>" in "".join(log_of(visit).started.prompt_texts[0])
 
 
-def test_an_empty_prompt_is_refused_in_words(visit: Visit) -> None:
-    visit.open()
-    before = visit.data("events")
-    visit.page.get_by_role("textbox", name="Prompt").fill("   ")
-    visit.page.get_by_role("textbox", name="Prompt").press("Tab")
-    visit.page.get_by_text("prompt is empty", exact=False).first.wait_for()
-    assert visit.data("events") == before or int(visit.data("events")) > 0
+def test_projection_hides_the_controls_and_f_brings_them_back(guest: Visit) -> None:
+    guest.stay()
+    guest.wait(lambda: int(guest.data("rows") or 0) > 0)
+    guest.page.locator(".kv .text").click()
+    guest.page.keyboard.press("f")
+    guest.page.get_by_role("textbox", name="Prompt").wait_for(state="hidden")
+    guest.page.keyboard.press("f")
+    guest.page.get_by_role("textbox", name="Prompt").wait_for(state="visible")
 
 
-def test_a_megabyte_of_text_is_refused_in_words(visit: Visit) -> None:
-    visit.open()
-    visit.page.get_by_role("textbox", name="Prompt").fill("word " * 200_000)
-    visit.page.get_by_role("textbox", name="Prompt").press("Tab")
-    visit.page.get_by_text(re.compile("200.?000")).first.wait_for()
+def test_a_megabyte_of_text_is_refused_in_words(guest: Visit) -> None:
+    guest.stay()
+    guest.page.get_by_role("textbox", name="Prompt").fill("word " * 200_000)
+    guest.page.get_by_role("textbox", name="Prompt").press("Tab")
+    guest.page.get_by_text(re.compile("200.?000")).first.wait_for()
+
+
+def test_an_empty_prompt_is_refused_in_words(guest: Visit) -> None:
+    guest.stay()
+    before = guest.data("events")
+    guest.page.get_by_role("textbox", name="Prompt").fill("   ")
+    guest.page.get_by_role("textbox", name="Prompt").press("Tab")
+    guest.page.get_by_text("prompt is empty", exact=False).first.wait_for()
+    assert guest.data("events") == before or int(guest.data("events")) > 0
 
 
 def test_a_prompt_beyond_the_window_is_refused_with_the_numbers(visit: Visit) -> None:
@@ -143,13 +153,13 @@ NO_RUNS = (  # what is in the file, words of the sentence (never those before it
 )
 
 
-def test_a_file_that_is_no_run_is_refused_in_words(visit: Visit, tmp_path: Path) -> None:
-    visit.open()
-    visit.page.get_by_role("button", name="Runs").click()
+def test_a_file_that_is_no_run_is_refused_in_words(guest: Visit, tmp_path: Path) -> None:
+    guest.stay()
+    guest.page.get_by_role("button", name="Runs").click()
     for content, words in NO_RUNS:
-        visit.upload(tmp_path, content)
-        visit.page.get_by_role("alert").filter(has_text=words).wait_for()
-        assert visit.page.get_by_text("Traceback").count() == 0
+        guest.upload(tmp_path, content)
+        guest.page.get_by_role("alert").filter(has_text=words).wait_for()
+        assert guest.page.get_by_text("Traceback").count() == 0
 
 
 def test_a_downloaded_run_opens_again_equal(visit: Visit, tmp_path: Path) -> None:
@@ -196,16 +206,6 @@ def test_the_fallback_transport_shows_the_same_run(visit: Visit) -> None:
     visit.wait(lambda: [visit.data("events"), visit.data("rows")] == shown)
 
 
-def test_projection_hides_the_controls_and_f_brings_them_back(visit: Visit) -> None:
-    visit.open()
-    visit.wait(lambda: int(visit.data("rows") or 0) > 0)
-    visit.page.locator(".kv .text").click()
-    visit.page.keyboard.press("f")
-    visit.page.get_by_role("textbox", name="Prompt").wait_for(state="hidden")
-    visit.page.keyboard.press("f")
-    visit.page.get_by_role("textbox", name="Prompt").wait_for(state="visible")
-
-
 def test_two_visitors_share_the_engine_in_turn(visit: Visit, chromium: object) -> None:
     visit.open()
     visit.ask("Write a long poem.", new_tokens=512, cache=False)  # it takes minutes
@@ -239,19 +239,12 @@ def test_a_killed_engine_is_said_in_words_and_the_next_run_works(
 
 
 def test_without_torch_recorded_runs_play_and_generate_says_why(
-    chromium: object, tmp_path: Path
+    chromium: object, without_torch: Server
 ) -> None:
-    for name in ("torch", "transformers"):
-        (tmp_path / f"{name}.py").write_text(f'raise ModuleNotFoundError(name="{name}")\n')
-    path = f"{tmp_path}:{Path(__file__).parents[2]}"
-    server = Server(PYTHONPATH=path)
-    visit = Visit(chromium, server)
-    try:
-        visit.open()
-        visit.wait(lambda: int(visit.data("rows") or 0) > 0)
-        visit.ask("Hello", new_tokens=2)
-        visit.page.get_by_text(re.compile("torch|transformers")).first.wait_for()
-        assert not visit.faults
-    finally:
-        visit.close()
-        server.stop()
+    visit = Visit(chromium, without_torch)
+    visit.open()
+    visit.wait(lambda: int(visit.data("rows") or 0) > 0)
+    visit.ask("Hello", new_tokens=2)
+    visit.page.get_by_text(re.compile("torch|transformers")).first.wait_for()
+    assert not visit.faults
+    visit.close()

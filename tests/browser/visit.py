@@ -14,7 +14,7 @@ from fake_engine import until
 from test_web_process import free_port, is_engine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WAIT_MS = 120_000  # the machine may be busy: no test asserts a time
+WAIT_MS = 300_000  # the machine may be busy: no test asserts a time
 
 
 class Server:
@@ -71,15 +71,25 @@ class Visit:
         self.page.goto(self.server.url + path)
         self.page.locator(".kv[data-run]").wait_for()
 
-    def ask(self, prompt: str, *, new_tokens: int = 8, batch: int = 1, cache: bool = True) -> None:
+    def stay(self, path: str = "/") -> None:
+        """Open a page, unless it is open."""
+        if not self.page.url.startswith(self.server.url + path):
+            self.open(path)
+
+    def ask(
+        self,
+        prompt: str,
+        *,
+        new_tokens: int = 8,
+        context: str = "as it is",
+        cache: bool = True,
+    ) -> None:
         """Fill the boxes and press Generate."""
         box = self.page.get_by_role("textbox", name="Prompt")
         box.fill(prompt)
         box.press("Tab")
-        self.slide("Context to read", "as it is")
+        self.slide("Context to read", context)
         self.slide("New tokens", str(new_tokens))
-        if batch > 1:
-            self.slide("Batch", str(batch))
         if not cache:
             self.page.get_by_role("button", name="Model and settings").click()
             self.page.locator(".st-key-cache").get_by_role("radio", name="off").click()
