@@ -433,6 +433,6 @@ def test_a_reallocation_in_every_request_is_named_allocation(
 
 
 def test_a_growing_batch_is_named_with_its_safe_line(tiny, played: Played) -> None:
-    found = played.diagnosis(tiny(), (700,), (1, 8, 48))
-    assert found.batch.knee_batch in (8, 48) and found.batch.safe_batch < found.batch.knee_batch
+    found = played.diagnosis(tiny(), (250,), (1, 4, 16))
+    assert found.batch.knee_batch in (4, 16) and found.batch.safe_batch < found.batch.knee_batch
     assert found.batch.decode_growth > 1
