@@ -14,11 +14,17 @@ def log_of(visit: Visit) -> RunLog:
     return RunLog.read("\n".join(visit.frame()[1]).encode() + b"\n")
 
 
-# the steps that were on screen in some frame, from the first one on
+# the steps that were on screen in some frame, from the first one on; the view is in a shadow tree
 WATCH_STEPS = """
 window.steps = [];
+const roots = [];
+const attach = Element.prototype.attachShadow;
+Element.prototype.attachShadow = function (options) {
+  roots.push(attach.call(this, options));
+  return roots.at(-1);
+};
 const look = () => {
-  const k = document.querySelector(".kv")?.dataset.k ?? "0";
+  const k = roots.map((root) => root.querySelector(".kv")?.dataset.k).find(Boolean) ?? "0";
   if (k !== "0" && !steps.includes(k)) steps.push(k);
   requestAnimationFrame(look);
 };
