@@ -278,6 +278,7 @@ function drawRace(view, now, dirty) {
   writeClocks(view, moment);
   writeTransport(view, moment);
   const { root } = view.n;
+  root.dataset.run = view.runId ?? "";
   root.dataset.token = moment?.token ?? 0;
   root.dataset.events = view.race?.numEvents ?? 0;
   root.dataset.mode = view.mode;

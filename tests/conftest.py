@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from viz_engine import hardware
@@ -13,6 +14,8 @@ from viz_engine import hardware
 # on how busy the machine is, and no test could ask for logits equal to the bit.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 hardware.share_cores()
+# The same examples every time, and as long for each as the machine needs.
+hypothesis.settings.load_profile("ci")
 
 TINY = {
     "vocab_size": 300,
@@ -40,6 +43,16 @@ CHAT_TEMPLATE = (
     "+ message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+
+# Files of minutes, first: a process that is given one at last keeps the others waiting.
+LONG = ("web_process", "architectures", "worker", "oracle", "diagnose", "engine", "config_oracle")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which `--dist loadfile` hands out the files."""
+    place = {f"test_{name}": at for at, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

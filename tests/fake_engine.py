@@ -2,9 +2,9 @@
 
 The model's name says what loading does, the first prompt (JSON) what the run does:
 `{"steps": 5, "pieces": 2, "delay_s": 0.01, "at": {"1": "die"}}`. What can happen at a step: die,
-crash, exit, hang (stopped, no heartbeat), stuck (heartbeats, no step, deaf), nap (half a second),
-raise, memory, skip, print, end, or wait:PATH (until that file is there). Steps before `pieces` are
-prefill.
+crash, exit, hang (stopped, no heartbeat), stuck (heartbeats, no step, deaf), asked (until it is
+asked to stop), raise, memory, skip, print, end, wait:PATH (until that file is there), or once:PATH
+(the first time it makes that file, from then on as asked). Steps before `pieces` are prefill.
 
 Started as `fake_engine.py die` it dies at once, as `fake_engine.py no_torch` it cannot import
 torch.
@@ -66,7 +66,7 @@ def spawn(mode: str = "") -> Callable:
     return lambda on_line, on_exit: engine_process.ChildProcess(command, on_line, on_exit)
 
 
-def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     """Wait for `condition`. Raises AssertionError where it does not come about in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -97,7 +97,7 @@ def generate(
             reason = "cancelled"
             break
         what = script.get("at", {}).get(str(step), "")
-        step += act(what)
+        step += act(what, cancelled)
         time.sleep(script.get("delay_s", 0))
         new = PIECE if step < pieces else 1
         phase = "prefill" if step < pieces else "decode"
@@ -112,7 +112,7 @@ def generate(
         yield RunFinished(end_ns=now, finish_reason=reason, sequence_reasons=(reason,))
 
 
-def act(what: str) -> int:
+def act(what: str, cancelled: Callable[[], bool] = lambda: False) -> int:
     """Do what the script says before a step; the number is how far the step count jumps."""
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -122,8 +122,11 @@ def act(what: str) -> int:
         os._exit(3)
     elif what == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif what == "nap":
-        time.sleep(0.5)
+    elif what == "asked" or (what.startswith("once:") and os.path.exists(what[5:])):
+        while not cancelled():
+            time.sleep(0.002)
+    elif what.startswith("once:"):
+        open(what[5:], "w").close()
     elif what == "stuck":
         time.sleep(600)
     elif what == "raise":

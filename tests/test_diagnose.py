@@ -8,7 +8,6 @@ The machine's times are made here from its rates, by another formula than the fi
 import dataclasses
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -349,58 +348,91 @@ def test_a_fit_finds_its_parts_and_none_is_negative() -> None:
     assert fits.fit({"x": [1]}, [1]) is None
 
 
-# ---- the real engine, with a fault put in --------------------------------------------------------
+# ---- the real engine on a played clock, with a fault put in --------------------------------------
 
 
-def real_runs(
-    loaded: object, lengths: tuple[int, ...], *, batches: tuple[int, ...] = (1,), new_tokens: int
-) -> list[RunLog]:
-    from viz_engine import engine
+class Played:
+    """The real engine's clock: each forward takes what a machine without overhead needs for it."""
 
-    made = []
-    for _ in range(2):
-        for length, batch in itertools.product(lengths, batches):
-            settings = RunSettings(
-                model="tiny",
-                prompts=("x",),
-                context_len=length,
-                batch=batch,
-                new_tokens=new_tokens,
-                stop_token_ids=(),
-            )
-            made.append(RunLog.of(engine.generate(loaded, settings, run_id="r", samples="none")))
-    return made
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from viz_engine import engine
+
+        self.now = 0
+        self.step_s = 0.0  # the fault: of each forward
+        self.machine, self.dice = Machine(overhead_s=0), random.Random(5)
+        self.real = engine.forward
+        monkeypatch.setattr(engine, "forward", self.forward)
+        step = lambda decoder, *fed: self.forward(decoder.loaded, *fed)  # noqa: E731
+        monkeypatch.setattr(engine.Decoder, "step", step)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
+
+    def forward(self, loaded, ids, positions, mask, rows):
+        columns = int(positions.max()) + 1  # no prompt has pads
+        here = cost.step(
+            loaded.spec,
+            "float32",
+            batch=len(ids),
+            num_new=ids.shape[1],
+            num_columns=columns,
+            prompt_columns=columns,
+            cached=True,
+        )
+        self.pass_time(self.step_s + self.machine.seconds(here, self.dice))
+        return self.real(loaded, ids, positions, mask, rows)
+
+    def diagnosis(
+        self, loaded: object, lengths: tuple[int, ...], batches: tuple[int, ...] = (1,)
+    ) -> diagnose.Diagnosis:
+        from viz_engine import engine
+
+        made = []
+        for _ in range(2):
+            for length, batch in itertools.product(lengths, batches):
+                settings = RunSettings(
+                    model="tiny",
+                    prompts=("x",),
+                    context_len=length,
+                    batch=batch,
+                    new_tokens=11,
+                    stop_token_ids=(),
+                )
+                given = {"run_id": "r", "samples": "none", "clock": lambda: self.now}
+                made.append(RunLog.of(engine.generate(loaded, settings, **given)))
+        return diagnose.diagnose(made, self.machine.ceilings)
 
 
-@pytest.fixture(scope="module")
-def here() -> Ceilings:
-    from viz_engine import ceilings
-
-    return ceilings.measure("cpu", "here", buffer_bytes=2**26, sizes=(256,), most_s=0.05)
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    return Played(monkeypatch)
 
 
-def test_a_sleep_in_every_step_is_named_overhead(tiny, here, monkeypatch) -> None:
-    from viz_engine import engine
-
-    real = engine.forward
-    monkeypatch.setattr(engine, "forward", lambda *a: (time.sleep(0.08), real(*a))[1])
-    monkeypatch.setattr(engine.Decoder, "step", lambda self, *a: engine.forward(self.loaded, *a))
-    found = diagnose.diagnose(real_runs(tiny(), (60, 250, 700), new_tokens=11), here)
-    assert found.decode.causes == ("overhead",)
-    assert found.prefill.causes in (("overhead",), ())  # a busy machine can blur so few pieces
+SEVERAL = (60, 250, 700)
 
 
-def test_a_reallocation_in_every_request_is_named_allocation(tiny, here, monkeypatch) -> None:
+def test_without_a_fault_none_is_named(tiny, played: Played) -> None:
+    found = played.diagnosis(tiny(), SEVERAL)
+    assert not {"overhead", "allocation"} & {*found.prefill.causes, *found.decode.causes}
+
+
+def test_a_pause_in_every_step_is_named_overhead(tiny, played: Played) -> None:
+    played.step_s = 0.08
+    found = played.diagnosis(tiny(), SEVERAL)
+    assert found.decode.causes == found.prefill.causes == ("overhead",)
+
+
+def test_a_reallocation_in_every_request_is_named_allocation(
+    tiny, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from viz_engine import engine
 
     real = engine.new_rows
-    monkeypatch.setattr(engine, "new_rows", lambda *a: (time.sleep(1.5), real(*a))[1])
-    found = diagnose.diagnose(real_runs(tiny(), (60, 250, 700), new_tokens=2), here)
-    assert found.prefill.causes == ("allocation",)
+    monkeypatch.setattr(engine, "new_rows", lambda *a: (played.pass_time(1.5), real(*a))[1])
+    assert played.diagnosis(tiny(), SEVERAL).prefill.causes == ("allocation",)
 
 
-def test_a_growing_batch_is_named_with_its_safe_line(tiny, here) -> None:
-    runs = real_runs(tiny(), (700,), batches=(1, 8, 48), new_tokens=12)
-    found = diagnose.diagnose(runs, here)
-    assert found.batch.knee_batch in (8, 48) and found.batch.safe_batch < found.batch.knee_batch
+def test_a_growing_batch_is_named_with_its_safe_line(tiny, played: Played) -> None:
+    found = played.diagnosis(tiny(), (250,), (1, 4, 16))
+    assert found.batch.knee_batch in (4, 16) and found.batch.safe_batch < found.batch.knee_batch
     assert found.batch.decode_growth > 1

@@ -245,13 +245,35 @@ def test_a_fed_frame_repeats_the_last_second_and_resumes_where_asked(
 
 
 # The module as Streamlit calls it, in a page without Streamlit: rerun(run_id, frames), then what
-# the view says.
-PAGE = """<!doctype html><meta charset="utf-8"><body><div id="view"></div><pre id="said"></pre>
+# the view says once it has nothing more to draw: no frame and no timer of its is outstanding.
+PAGE = """<!doctype html><meta charset="utf-8"><style>%(style)s</style><body>
+<div id="view"></div><pre id="said"></pre>
+<script>
+const nextFrame = requestAnimationFrame.bind(window);
+const pending = new Set();
+for (const [ask, forget] of [
+  ["requestAnimationFrame", "cancelAnimationFrame"],
+  ["setTimeout", "clearTimeout"],
+]) {
+  const [real, realForget] = [window[ask], window[forget]];
+  window[ask] = (call, ...rest) => {
+    const id = real((...given) => (pending.delete(ask + id), call(...given)), ...rest);
+    pending.add(ask + id);
+    return id;
+  };
+  window[forget] = (id) => (pending.delete(ask + id), realForget(id));
+}
+async function drawn() {
+  do {
+    await new Promise(nextFrame);
+    await new Promise(nextFrame); // what the layout of the frame before asked for
+  } while (pending.size);
+}
+</script>
 <script type="module">
 %(source)s
 const strings = %(strings)s;
 const said = [];
-const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 async function rerun(runId, frames) {
   const data = { run_id: runId, language: "en", strings, transport: "poll", over: false, frames };
   try {
@@ -259,7 +281,7 @@ async function rerun(runId, frames) {
   } catch (error) {
     said.push(`thrown: ${error}`);
   }
-  await wait(200);
+  await drawn();
   const root = view.querySelector(".kv");
   said.push([root.dataset.events, root.querySelector(".say").textContent].join(" "));
 }
@@ -277,8 +299,10 @@ with sync_playwright() as playwright:
     browser = playwright.chromium.launch(executable_path=sys.argv[1], args=flags)
     page = browser.new_page()
     page.goto(sys.argv[2])
-    page.wait_for_function("document.getElementById('said').textContent !== ''")
-    print(page.locator("#said").text_content())
+    page.set_default_timeout(120_000)
+    said = page.locator("#said:not(:empty)")  # not by a function: its frames would be waited for
+    said.wait_for()
+    print(said.text_content())
     browser.close()
 """
 
@@ -289,8 +313,10 @@ def said_in_a_page(tmp_path: Path, reruns: list[tuple[str, list[str]]]) -> list[
         pytest.skip(f"no Chromium at {CHROMIUM}")
     parts = {"strings": kv_matrix.words("en"), "reruns": reruns}
     shown = {name: json.dumps(part).replace("</", "<\\/") for name, part in parts.items()}
+    shown["source"] = kv_matrix.source()
+    shown["style"] = (kv_matrix.ASSETS / "live_view.css").read_text(encoding="utf-8")
     path = tmp_path / "page.html"
-    path.write_text(PAGE % {"source": kv_matrix.source(), **shown}, encoding="utf-8")
+    path.write_text(PAGE % shown, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, str(CHROMIUM), path.as_uri()],
         capture_output=True,

@@ -25,7 +25,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[live.Registry]:
 
 
 def page() -> AppTest:
-    test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=60)
+    test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=300)
     test.query_params["lang"] = "en"
     test.run()
     test.switch_page(str(ROOT / "pages" / "latency.py")).run()
@@ -44,6 +44,18 @@ def test_the_chosen_model_device_and_type_are_measured(runs: live.Registry) -> N
     run = job.sweep.result.settings.run
     assert (run.model, run.device, run.dtype) == ("some-org/some-model", "auto", "float32")
     job.stop()
+
+
+def test_stop_ends_the_sweep_and_the_first_button_comes_back(runs: live.Registry) -> None:
+    test = page()
+    test.text_input(key="lat_model").set_value("stuck")
+    test.button(key="lat_start").click().run()
+    job = sweep_job.sweeps().get(test.session_state.lat_job)
+    assert not job.finished
+    test.button(key="lat_stop").click().run()
+    fake_engine.until(lambda: job.finished)
+    assert job.result().ended == "cancelled"
+    assert test.run().button(key="lat_start")
 
 
 def test_the_command_names_what_was_chosen() -> None:

@@ -321,7 +321,7 @@ class Server:
 
     def stop(self) -> None:
         self.server.should_exit = True
-        self.thread.join(20)
+        self.thread.join(120)
         self.registry.stop()
 
     def submit(self, **script: object) -> Run:
@@ -374,7 +374,7 @@ async def test_ten_tabs_on_one_run_all_see_every_event(server: Server, tmp_path:
     while run.num_subscribers < 10:
         await asyncio.sleep(0.002)
     gate.touch()
-    seen = await asyncio.wait_for(asyncio.gather(*tabs), 30)
+    seen = await asyncio.wait_for(asyncio.gather(*tabs), 120)
     assert all(events == run.log.events for events in seen)
     assert len(run.log.steps) == 120 and seen[0][-1].finish_reason == "length"
     until(lambda: run.num_subscribers == 0)
@@ -393,9 +393,8 @@ async def test_leaving_and_coming_back_leaves_no_gap(server: Server, tmp_path: P
     assert events == run.log.events
 
 
-async def test_the_second_visitor_watches_the_queue_move(server: Server, tmp_path: Path) -> None:
-    gate = tmp_path / "open"
-    first = server.submit(steps=100, at={"2": f"wait:{gate}", "3": "nap"})
+async def test_the_second_visitor_watches_the_queue_move(server: Server) -> None:
+    first = server.submit(steps=100, at={"2": "asked"})
     second = server.submit()
     until(lambda: len(first.log.steps) == 2)
     async with server.socket(second.id) as socket:
@@ -403,10 +402,9 @@ async def test_the_second_visitor_watches_the_queue_move(server: Server, tmp_pat
         assert header["status"]["position"] == 1 and events == []
         async with httpx.AsyncClient() as client:
             assert (await client.post(server.url(f"runs/{first.id}/cancel"))).json() == {"ok": True}
-        gate.touch()
         events = await watch(socket)
     assert events == second.log.events and second.error is None
-    assert first.log.finished.finish_reason == "cancelled" and len(first.log.steps) <= 4
+    assert first.log.finished.finish_reason == "cancelled" and len(first.log.steps) == 3
 
 
 async def test_a_refused_run_says_so_and_the_socket_closes(server: Server) -> None:

@@ -211,7 +211,7 @@ def test_two_conversions_at_once_convert_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert began.is_set() and len(calls) == 1
     assert model_files.is_ready(model_files.DEFAULT_MODEL)
 

@@ -17,7 +17,7 @@ from viz_engine.text import UserError
 
 
 def settings(**changes: object) -> SweepSettings:
-    script = {name: changes.pop(name) for name in ("steps", "delay_s", "refuse") if name in changes}
+    script = {name: changes.pop(name) for name in ("steps", "at", "refuse") if name in changes}
     run = dataclasses.replace(fake_engine.settings(**({"steps": 6} | script)), new_tokens=4)
     values = {"what": "ttft", "run": run, "values": (64, 128), "repeats": 2, "budget_s": 60.0}
     return SweepSettings(**(values | changes))
@@ -41,13 +41,14 @@ def test_a_sweep_runs_to_its_end_without_magnitudes(jobs: SweepJobs) -> None:
     until(lambda: job.result().ceilings is not None)  # measured after the first run
 
 
-def test_stop_keeps_what_is_over(jobs: SweepJobs) -> None:
-    job = jobs.submit(settings(steps=40, delay_s=0.01, repeats=9), "s")
-    until(lambda: len(job.sweep.result.logs) >= 1 and job.status().state == "running")
+def test_stop_keeps_what_is_over(jobs: SweepJobs, tmp_path: Path) -> None:
+    job = jobs.submit(settings(at={"2": f"once:{tmp_path}/first"}), "s")
+    until(lambda: len(job.sweep.result.logs) == 1 and job.status().state == "running")
     job.stop()
     until(lambda: job.finished)
     assert job.result().ended == "cancelled"
-    assert all(log.finished.finish_reason == "length" for log in job.result().logs)
+    (log,) = job.result().logs
+    assert log.finished.finish_reason == "length"
 
 
 def test_a_refused_run_ends_in_its_sentence(jobs: SweepJobs) -> None:
@@ -63,19 +64,21 @@ def test_a_session_has_one_sweep_and_the_server_its_limits(jobs: SweepJobs) -> N
     with pytest.raises(UserError) as refused:
         jobs.submit(settings(what="batch", values=(1, 64)), "s")
     assert refused.value.message.key == "service.batch"
-    first = jobs.submit(settings(steps=2000, delay_s=0.01), "s")
+    first = jobs.submit(settings(at={"2": "asked"}), "s")
     with pytest.raises(UserError) as refused:
         jobs.submit(settings(), "s")
     assert refused.value.message.key == "sweep.one_sweep"
     first.stop()
 
 
-def test_other_visitors_runs_come_between(jobs: SweepJobs) -> None:
-    job = jobs.submit(settings(steps=30, delay_s=0.005, repeats=10), "s")
+def test_other_visitors_runs_come_between(jobs: SweepJobs, tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    job = jobs.submit(settings(at={"2": f"wait:{gate}"}), "s")
     run = jobs._runs.submit(fake_engine.settings(steps=3), "other")
-    until(lambda: run.finished)
-    assert not job.finished and len(job.sweep.result.logs) <= 3
-    job.stop()
+    gate.touch()
+    until(lambda: job.finished)
+    ends = [log.finished.end_ns for log in job.result().logs]
+    assert ends[0] < run.log.started.accepted_ns < run.log.finished.end_ns < ends[1]
 
 
 def test_a_sweep_that_outlasts_its_budget_is_ended() -> None:
@@ -112,9 +115,9 @@ def test_a_sweep_whose_page_is_gone_is_stopped() -> None:
 def test_ceilings_are_measured_between_runs_by_the_engine_process(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SECOND_TOKEN_CACHE", str(tmp_path))
     engine = Engine(fake_engine.spawn())
-    engine.start()
     engine.measure("cpu")
     assert engine.info().measuring
+    engine.start()
     until(lambda: not engine.info().measuring)
     engine.stop()
     assert engine.info().measure_problem is None

@@ -417,17 +417,13 @@ def test_what_a_library_prints_does_not_break_the_protocol(engine: engine_proces
     assert run.error is None and len(run.log.steps) == 5
 
 
-def test_stop_takes_effect_within_one_step(engine: engine_process.Engine, tmp_path: Path) -> None:
-    gate = tmp_path / "open"
-    # The nap is there for a machine so busy that the child reads its pipe late.
-    script = {"4": f"wait:{gate}", "5": "nap"}
-    run = submit(engine, fake_engine.settings(steps=100, at=script))
+def test_stop_takes_effect_after_the_step_that_is_on(engine: engine_process.Engine) -> None:
+    run = submit(engine, fake_engine.settings(steps=100, at={"4": "asked"}))
     until(lambda: len(run.log.steps) == 4)
     engine.cancel(run.id)
-    gate.touch()
     until(lambda: run.finished)
     assert run.log.finished.finish_reason == "cancelled" and run.error is None
-    assert len(run.log.steps) in (5, 6)
+    assert len(run.log.steps) == 5
     assert run_to_end(engine, SETTINGS).error is None
 
 
@@ -463,10 +459,13 @@ def test_a_hanging_process_is_found_and_replaced() -> None:
         until(lambda: len(run.log.steps) == 3)
         pid = engine.pid
         until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-        while clock.ahead <= engine_process.SILENT_S:
+
+        def later() -> bool:
             clock.ahead += engine_process.SILENT_S / 4
             engine.check()
-        until(lambda: run.finished)
+            return run.finished
+
+        until(later)  # what was on its way when the process stopped is heard late
         assert run.error.key == "service.silent" and len(run.log.steps) == 3
         assert run_to_end(engine, SETTINGS).error is None and engine.pid != pid
     finally:
@@ -541,7 +540,7 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
     before = os.nice(0)
     thread = threading.Thread(target=web_process)
     thread.start()
-    thread.join(30)
+    thread.join(240)
     assert seen == [before, before + 3]
 
 
@@ -549,16 +548,16 @@ def test_the_real_engine_killed_in_mid_run_keeps_its_rows_and_runs_again() -> No
     engine = engine_process.Engine()
     engine.start()
     settings = RunSettings(
-        model=DEFAULT_MODEL, prompts=("Why?",), new_tokens=64, stop_token_ids=(), warm_up=False
+        model=DEFAULT_MODEL, prompts=("Why?",), new_tokens=512, stop_token_ids=(), warm_up=False
     )
     try:
         run = submit(engine, settings)
-        until(lambda: len(run.log.steps) >= 8, 120)
+        until(lambda: len(run.log.steps) >= 8)
         psutil.Process(engine.pid).kill()
         until(lambda: run.finished)
         assert run.log.steps[-1].phase == "decode" and run.error.key == "service.exit_killed"
         after = submit(engine, dataclasses.replace(settings, new_tokens=4))
-        until(lambda: after.finished, 120)
+        until(lambda: after.finished)
         assert after.error is None and after.log.finished.finish_reason == "length"
         assert sum(len(step.token_ids[0]) for step in after.log.steps) == 4
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from browser.visit import Server, Visit
+from browser.visit import ROOT, Server, Visit
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 FLAGS = (
@@ -39,6 +39,27 @@ def server() -> Iterator[Server]:
     server = Server()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="package")
+def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The app where neither torch nor transformers is installed."""
+    folder = tmp_path_factory.mktemp("no_torch")
+    for name in ("torch", "transformers"):
+        (folder / f"{name}.py").write_text(f'raise ModuleNotFoundError(name="{name}")\n')
+    server = Server(PYTHONPATH=os.pathsep.join((str(folder), str(ROOT))))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def guest(chromium: object, server: Server) -> Iterator[Visit]:
+    """A visitor who stays for those tests of a file that start nothing: to load the page takes
+    longer than what they ask of it."""
+    guest = Visit(chromium, server)
+    yield guest
+    guest.close()
+    assert not guest.faults
 
 
 @pytest.fixture

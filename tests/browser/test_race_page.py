@@ -2,9 +2,7 @@
 
 import csv
 import io
-import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,9 @@ from viz_engine.race_log import RaceLog
 SPANS = {"token": "token", "soFar": "so_far"}
 
 
-def snapshot(visit: Visit) -> list[str]:
-    """The lines of the race on the page, as the server holds it, the header first."""
-    return visit.snapshot(re.search(r"race=([^&]+)", visit.page.url).group(1))
-
-
 def log_of(visit: Visit) -> RaceLog:
-    return RaceLog.read("\n".join(snapshot(visit)[1:]).encode() + b"\n")
+    """The race on the page, as the server holds it."""
+    return RaceLog.read("\n".join(visit.frame()[1]).encode() + b"\n")
 
 
 def start(visit: Visit, prompt: str, *, new_tokens: int, repeats: int = 1) -> None:
@@ -33,15 +27,13 @@ def start(visit: Visit, prompt: str, *, new_tokens: int, repeats: int = 1) -> No
     visit.slide("Context to read", "as it is")
     visit.slide("New tokens", str(new_tokens))
     visit.slide("Repeats", str(repeats))
-    before = visit.page.url
-    visit.page.get_by_role("button", name="Race", exact=True).click()
-    visit.page.wait_for_function("before => location.href !== before", arg=before)
+    visit.start("Race")
 
 
 def finish(visit: Visit) -> None:
     """Wait until the race on the page is over and drawn, and its button has come back."""
-    visit.wait(lambda: json.loads(snapshot(visit)[0])["status"]["state"] == "finished")
-    visit.wait(lambda: visit.data("events") == str(len(snapshot(visit)) - 1))
+    visit.wait(lambda: visit.state == "finished")
+    visit.wait(lambda: visit.data("events") == str(visit.header()["first"]))
     visit.page.get_by_role("button", name="Race", exact=True).wait_for()
 
 
@@ -64,7 +56,7 @@ def to_token(visit: Visit, token: int) -> None:
 def test_a_recorded_race_plays_before_anybody_presses_a_button(visit: Visit) -> None:
     visit.open("/race")
     visit.wait(lambda: int(visit.data("full-tokens") or 0) > 0)
-    assert "recorded" in visit.text(".info")
+    visit.wait(lambda: "recorded" in visit.text(".info"))
     visit.page.locator(".js-plotly-plot").first.wait_for()
 
 
@@ -90,17 +82,17 @@ def test_both_lanes_run_and_stand_at_prompt_plus_k_minus_1_rows(visit: Visit) ->
         assert shown.strip() == text.replace("\n", "⏎").strip()
 
 
-def test_numbers_open_to_their_formula_and_rows_choose_the_chart(visit: Visit) -> None:
-    visit.open("/race")
-    visit.wait(lambda: int(visit.data("events") or 0) > 0)
-    visit.page.keyboard.press("End")
-    visit.page.locator('[data-cell="ns.soFar.ratio"]').click()
-    pop = visit.page.locator(".kv .pop")
+def test_numbers_open_to_their_formula_and_rows_choose_the_chart(guest: Visit) -> None:
+    guest.stay("/race")
+    guest.wait(lambda: int(guest.data("events") or 0) > 0)
+    guest.page.keyboard.press("End")
+    guest.page.locator('[data-cell="ns.soFar.ratio"]').click()
+    pop = guest.page.locator(".kv .pop")
     pop.get_by_text("This race").wait_for()
     assert "ratio" in pop.inner_text() and "over" in pop.inner_text()
-    visit.page.keyboard.press("Escape")
-    visit.page.locator('[data-quantity="flops"]').click()
-    visit.page.locator(".kv .chart").get_by_text("Work so far").wait_for()
+    guest.page.keyboard.press("Escape")
+    guest.page.locator('[data-quantity="flops"]').click()
+    guest.page.locator(".kv .chart").get_by_text("Work so far").wait_for()
 
 
 PANELS = {  # its button -> its name in the address
@@ -112,15 +104,15 @@ PANELS = {  # its button -> its name in the address
 }
 
 
-def test_every_panel_of_the_recorded_race_shows_its_chart(visit: Visit) -> None:
-    visit.open("/race")
-    visit.wait(lambda: int(visit.data("events") or 0) > 0)
+def test_every_panel_of_the_recorded_race_shows_its_chart(guest: Visit) -> None:
+    guest.stay("/race")
+    guest.wait(lambda: int(guest.data("events") or 0) > 0)
     for panel, name in PANELS.items():
-        visit.page.get_by_role("radio", name=panel).click()
-        visit.page.wait_for_url(re.compile(f"panel={name}"))
-        visit.page.locator("[data-test-script-state=notRunning]").wait_for()
-        visit.page.locator(".js-plotly-plot .main-svg").first.wait_for()
-        assert visit.page.get_by_text("Traceback").count() == 0
+        guest.page.get_by_role("radio", name=panel).click()
+        guest.page.wait_for_url(re.compile(f"panel={name}"))
+        guest.page.locator(f".st-key-race-{name} .main-svg").first.wait_for()
+        guest.settle()
+        assert guest.page.get_by_text("Traceback").count() == 0
 
 
 def test_the_link_brings_the_race_and_its_settings_elsewhere(
@@ -136,7 +128,8 @@ def test_the_link_brings_the_race_and_its_settings_elsewhere(
     other.wait(lambda: other.data("events") == seen)
     other.open(re.sub("race=[^&]+", "race=gone", visit.page.url.removeprefix(visit.server.url)))
     other.page.get_by_text("does not hold the race").wait_for()
-    assert other.page.get_by_role("textbox", name="Prompt").input_value() == "Say hello."
+    box = other.page.get_by_role("textbox", name="Prompt")
+    other.wait(lambda: box.input_value() == "Say hello.")
     assert not other.faults
     other.close()
 
@@ -147,11 +140,11 @@ def test_a_broken_link_is_said_in_words(visit: Visit) -> None:
         visit.page.get_by_text("settings in this link cannot be read").wait_for()
 
 
-def test_the_table_is_downloaded_as_csv(visit: Visit, tmp_path: Path) -> None:
-    visit.open("/race")
-    visit.wait(lambda: int(visit.data("events") or 0) > 0)
-    with visit.page.expect_download() as download:
-        visit.page.get_by_role("button", name="Table (CSV)").click()
+def test_the_table_is_downloaded_as_csv(guest: Visit, tmp_path: Path) -> None:
+    guest.stay("/race")
+    guest.wait(lambda: int(guest.data("events") or 0) > 0)
+    with guest.page.expect_download() as download:
+        guest.page.get_by_role("button", name="Table (CSV)").click()
     path = tmp_path / "table.csv"
     download.value.save_as(path)
     rows = list(csv.DictReader(io.StringIO(path.read_text())))
@@ -160,9 +153,9 @@ def test_the_table_is_downloaded_as_csv(visit: Visit, tmp_path: Path) -> None:
 
 def test_a_cancelled_race_keeps_the_finished_lane_and_says_what_is_missing(visit: Visit) -> None:
     visit.open("/race")
-    start(visit, "Write a long story.", new_tokens=128, repeats=1)
-    visit.wait(lambda: "Without a cache" in visit.text(".say"))
-    visit.page.get_by_role("button", name="Stop").click()
+    start(visit, "Write a long story.", new_tokens=256, repeats=1)
+    visit.wait(lambda: "Without a cache, run 1 of 1" in visit.text(".say"))
+    visit.page.locator(".st-key-race_stop button").click()
     finish(visit)
     log = log_of(visit)
     assert log.finished.finish_reason == "cancelled"
@@ -173,16 +166,16 @@ def test_a_cancelled_race_keeps_the_finished_lane_and_says_what_is_missing(visit
     assert cell(visit, "ns.soFar.full") > 0 and cell(visit, "ns.soFar.none") is None
 
 
-NO_PROMPTS = {"prompt is empty": "   ", "8.?192": "word " * 9000, "200.?000": "word " * 200_000}
+NO_PROMPTS = {"200.?000": "word " * 200_000, "8.?192": "word " * 9000, "prompt is empty": "   "}
 
 
-def test_a_prompt_that_cannot_be_is_refused_in_words(visit: Visit) -> None:
-    visit.open("/race")
-    visit.slide("Context to read", "as it is")
+def test_a_prompt_that_cannot_be_is_refused_in_words(guest: Visit) -> None:
+    guest.stay("/race")
+    guest.slide("Context to read", "as it is")
     for words, prompt in NO_PROMPTS.items():
-        visit.page.get_by_role("textbox", name="Prompt").fill(prompt)
-        visit.page.get_by_role("textbox", name="Prompt").press("Tab")
-        visit.page.get_by_text(re.compile(words)).first.wait_for()
+        guest.page.get_by_role("textbox", name="Prompt").fill(prompt)
+        guest.page.get_by_role("textbox", name="Prompt").press("Tab")
+        guest.page.get_by_text(re.compile(words)).first.wait_for()
 
 
 NO_RACES = (  # what is in the file, words of the sentence
@@ -193,12 +186,12 @@ NO_RACES = (  # what is in the file, words of the sentence
 )
 
 
-def test_a_file_that_is_no_race_is_refused_in_words(visit: Visit, tmp_path: Path) -> None:
-    visit.open("/race")
-    visit.page.get_by_role("button", name="Races").click()
+def test_a_file_that_is_no_race_is_refused_in_words(guest: Visit, tmp_path: Path) -> None:
+    guest.stay("/race")
+    guest.page.get_by_role("button", name="Races").click()
     for content, words in NO_RACES:
-        visit.upload(tmp_path, content)
-        visit.page.get_by_role("alert").filter(has_text=words).wait_for()
+        guest.upload(tmp_path, content)
+        guest.page.get_by_role("alert").filter(has_text=words).wait_for()
 
 
 def test_the_race_speaks_chinese(visit: Visit) -> None:
@@ -213,16 +206,6 @@ def test_the_fallback_transport_shows_the_same_race(visit: Visit) -> None:
     visit.page.route_web_socket(re.compile("/api/"), lambda socket: socket.close())
     visit.open("/race")
     visit.wait(lambda: int(visit.data("events") or 0) > 0)
-
-
-@pytest.fixture(scope="module")
-def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("no_torch")
-    for name in ("torch", "transformers"):
-        (folder / f"{name}.py").write_text(f'raise ModuleNotFoundError(name="{name}")\n')
-    server = Server(PYTHONPATH=f"{folder}:{Path(__file__).parents[2]}")
-    yield server
-    server.stop()
 
 
 def test_without_torch_the_recorded_race_plays_and_race_says_why(

@@ -1,6 +1,8 @@
 """What the browser tests share: a server on a free port, and a visitor with a page open."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,10 +11,10 @@ from pathlib import Path
 import httpx
 import psutil
 from fake_engine import until
-from test_web_process import free_port
+from test_web_process import free_port, is_engine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WAIT_MS = 120_000  # the machine may be busy: no test asserts a time
+WAIT_MS = 300_000  # the machine may be busy: no test asserts a time
 
 
 class Server:
@@ -30,7 +32,7 @@ class Server:
             stdout=subprocess.DEVNULL,
         )
         self.web = psutil.Process(self._popen.pid)
-        until(self._answers, 60)
+        until(self._answers)
 
     def _answers(self) -> bool:
         try:
@@ -39,13 +41,13 @@ class Server:
             return False
 
     def engine(self) -> psutil.Process:
-        until(self.web.children, 60)
+        until(lambda: [child for child in self.web.children() if is_engine(child)])
         return self.web.children()[0]
 
     def stop(self) -> None:
         self._popen.terminate()
         try:
-            self._popen.wait(30)
+            self._popen.wait(120)
         finally:
             self._popen.kill()
 
@@ -67,16 +69,32 @@ class Visit:
 
     def open(self, path: str = "/") -> None:
         self.page.goto(self.server.url + path)
-        self.page.locator(".kv").wait_for()
+        self.page.locator(".kv[data-run]").wait_for()
 
-    def ask(self, prompt: str, *, new_tokens: int = 8, context: str = "as it is") -> None:
+    def stay(self, path: str = "/") -> None:
+        """Open a page, unless it is open."""
+        if not self.page.url.startswith(self.server.url + path):
+            self.open(path)
+
+    def ask(
+        self,
+        prompt: str,
+        *,
+        new_tokens: int = 8,
+        context: str = "as it is",
+        cache: bool = True,
+    ) -> None:
         """Fill the boxes and press Generate."""
         box = self.page.get_by_role("textbox", name="Prompt")
         box.fill(prompt)
         box.press("Tab")
         self.slide("Context to read", context)
         self.slide("New tokens", str(new_tokens))
-        self.generate()
+        if not cache:
+            self.page.get_by_role("button", name="Model and settings").click()
+            self.page.locator(".st-key-cache").get_by_role("radio", name="off").click()
+            self.page.keyboard.press("Escape")
+        self.start("Generate")
 
     def slide(self, name: str, value: str) -> None:
         """Move a slider by its keys until it says `value`."""
@@ -89,11 +107,16 @@ class Visit:
             slider.press("ArrowRight")
         raise AssertionError(f"{name} has no {value}")
 
-    def generate(self) -> None:
-        before = self.page.url
-        self.page.get_by_role("button", name="Generate").click()
-        self.page.wait_for_function("before => location.href !== before", arg=before)
-        self.wait(lambda: self.data("run") == self.run_id)  # what is read next is the new run's
+    def start(self, button: str) -> None:
+        """Press it; what is read next is of the run (or the race) that it has started."""
+        before = self.data("run")
+        self.page.get_by_role("button", name=button, exact=True).click()
+        self.wait(lambda: self.data("run") != before)
+        self.wait(lambda: self.data("run") == self.run_id)
+
+    def settle(self) -> None:
+        """Wait until the page's script has come to its end, after something of its run was seen."""
+        self.page.locator("[data-test-script-state=notRunning]").wait_for()
 
     def upload(self, folder: Path, content: bytes) -> None:
         """Give a file of that content to the page's uploader, in place of the one before."""
@@ -103,7 +126,9 @@ class Visit:
 
     @property
     def run_id(self) -> str:
-        return self.page.url.partition("run=")[2].partition("&")[0]
+        """Of the run or the race that the address names."""
+        named = re.search("[?&](?:run|race)=([^&]+)", self.page.url)
+        return named.group(1) if named else ""
 
     def data(self, name: str) -> str:
         return self.page.locator(".kv").get_attribute(f"data-{name}") or ""
@@ -118,17 +143,23 @@ class Visit:
 
     def finish(self) -> None:
         """Wait until the run on the page has ended and its buttons have come back."""
-        self.wait(lambda: self.snapshot_state() == "finished")
+        self.wait(lambda: self.state == "finished")
         self.wait(lambda: self.data("ended") == "1")
         self.page.get_by_role("button", name="Generate").wait_for()
 
-    def snapshot(self, run_id: str | None = None) -> list[str]:
-        """The lines of the run's frame, the header first."""
-        answer = httpx.get(f"{self.server.url}/api/runs/{run_id or self.run_id}/snapshot")
-        return answer.raise_for_status().text.split("\n")
+    def frame(self, first: int = 0) -> tuple[dict, list[str]]:
+        """The header and the lines of the run's frame, as the server holds it."""
+        url = f"{self.server.url}/api/runs/{self.run_id}/snapshot?from={first}"
+        head, *lines = httpx.get(url, timeout=WAIT_MS / 1000).raise_for_status().text.split("\n")
+        return json.loads(head), lines
 
-    def snapshot_state(self) -> str:
-        return httpx.Response(200, text=self.snapshot()[0]).json()["status"]["state"]
+    def header(self) -> dict:
+        """A header without lines: `first` is the number of events, `status` the run's."""
+        return self.frame(10**9)[0]
+
+    @property
+    def state(self) -> str:
+        return self.header()["status"]["state"]
 
     def text(self, selector: str) -> str:
         return self.page.locator(f".kv {selector}").first.inner_text()
