@@ -15,9 +15,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import streamlit as st
-from starlette.middleware import Middleware
 
-from viz_engine import first_page, kv_matrix, live, model_files, prompt, recorded, routes
+from viz_engine import kv_matrix, live, model_files, prompt, recorded, routes
 from viz_engine.text import UserError
 
 NICENESS = 10
@@ -63,10 +62,8 @@ async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
         runs.stop()
 
 
-base_path = st.get_option("server.baseUrlPath") or ""
 app = st.App(
     Path(__file__).resolve().parent / "pages" / "shell.py",
-    routes=routes.routes(base_path),
-    middleware=[Middleware(first_page.FirstPage, base_path=base_path)],
+    routes=routes.routes(st.get_option("server.baseUrlPath") or ""),
     lifespan=lifespan,
 )

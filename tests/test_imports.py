@@ -55,7 +55,7 @@ GROUPS = (
         "engine",
         "race_runs",
     ),
-    ("worker", "engine_process", "live", "recorded", "sweep_job", "routes", "first_page"),
+    ("worker", "engine_process", "live", "recorded", "sweep_job", "routes"),
     (
         "ask_boxes",
         "charts",

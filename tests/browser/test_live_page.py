@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import httpx
-
 from browser.visit import Server, Visit
 from viz_engine.events import RunLog
 
@@ -40,15 +38,6 @@ def test_a_recorded_run_plays_before_anybody_presses_a_button(visit: Visit) -> N
     visit.wait(lambda: len(visit.page.evaluate("steps")) > 1)
     visit.wait(lambda: "recorded" in visit.text(".info"))
     assert all(OURS.match(url) for url in visit.requests), "a request left this machine"
-
-
-def test_the_first_page_asks_for_no_script_that_was_not_announced(visit: Visit) -> None:
-    answer = httpx.get(visit.server.url)
-    visit.open()
-    visit.page.get_by_role("button", name="Generate").wait_for()
-    asked = {url.rpartition("/")[2] for url in visit.requests if url.endswith(".js")}
-    announced = set(re.findall(r"[\w.-]+\.js", answer.text + answer.headers["link"]))
-    assert asked and asked <= announced  # the elements of a page: first_page.ELEMENTS
 
 
 def test_a_run_on_the_default_model_is_shown_to_its_last_token(visit: Visit) -> None:
