@@ -39,7 +39,7 @@ VALUES = {
     "itl": (64, 256, 512, 1024, 2048),
     "batch": (1, 2, 4, 8),
 }
-NEW_TOKENS = {"ttft": 4, "itl": 24, "batch": 16}
+NEW_TOKENS = {"ttft": 8, "itl": 24, "batch": 16}
 BATCH_CONTEXT = 256  # prompt length while the batch grows
 REPEATS, BUDGET_S = 3, 120.0
 MAX_VALUES, MAX_REPEATS, MAX_BUDGET_S = 16, 20, 3600.0
