@@ -263,7 +263,7 @@ for (const [ask, forget] of [
   };
   window[forget] = (id) => (pending.delete(ask + id), realForget(id));
 }
-async function drawn() {
+async function allDrawn() {
   do {
     await new Promise(nextFrame);
     await new Promise(nextFrame); // what the layout of the frame before asked for
@@ -281,7 +281,7 @@ async function rerun(runId, frames) {
   } catch (error) {
     said.push(`thrown: ${error}`);
   }
-  await drawn();
+  await allDrawn();
   const root = view.querySelector(".kv");
   said.push([root.dataset.events, root.querySelector(".say").textContent].join(" "));
 }

@@ -286,15 +286,18 @@ def _columns(layers: Sequence[LayerSpec], index: int) -> np.ndarray:
 
 def _norms(rows: torch.Tensor) -> np.ndarray:
     """float32 `[B, n, L * H]` of rows `[L, B, H, n, D]`."""
-    norms = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float32)  # [L, B, H, n]
+    wide = rows.float()  # [L, B, H, n, D]
+    norms = (wide * wide).sum(-1).sqrt_()  # a fifth of vector_norm's time
     return norms.permute(1, 3, 0, 2).flatten(2).cpu().numpy()
 
 
+_LEAST = np.float32(1e-12)  # far below level 1, so that log2 has no 0
+
+
 def _levels(norms: np.ndarray) -> np.ndarray:
-    """uint8 of the same shape. In numpy: a few small arrays, no dispatch."""
-    with np.errstate(divide="ignore"):
-        levels = np.clip(np.rint(128 + 12 * np.log2(norms)), 1, 255)
-    return np.where(norms > 0, levels, 0).astype(np.uint8)
+    """uint8 of the same shape. In numpy, and few calls: after a step their code is cold."""
+    levels = np.rint(128 + 12 * np.log2(np.maximum(norms, _LEAST)))
+    return (np.minimum(np.maximum(levels, 1), 255) * (norms > 0)).astype(np.uint8)
 
 
 def _newest(layer: object, num: int) -> np.ndarray:
