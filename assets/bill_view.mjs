@@ -7,6 +7,7 @@ import { frameAt, isAnswered, newMoves, shelfOf } from "./frames.mjs";
 import { FONT, barLayout, markPath } from "./bars.mjs";
 
 const views = new WeakMap();
+const MARGIN = 32; // left and right in a saved picture: without the page's font its texts are wider
 const REST_MS = 200; // a slider that has stood this long rests
 const pen = typeof document === "undefined" ? null : document.createElement("canvas").getContext("2d");
 
@@ -40,8 +41,9 @@ function nodesOf() {
   n.cards = el("div", { class: "numbers two" });
   n.main = el("div", { class: "main" },
     el("div", { class: "left" }, el("div", { class: "title" }, n.title, n.help, n.save), n.figure, n.notices), n.cards);
+  n.warnings = el("div", { class: "warnings" });
   n.tip = el("div", { class: "tip", role: "tooltip", popover: "manual" });
-  n.root = el("div", { class: "bill" }, n.sliders, n.main, n.tip);
+  n.root = el("div", { class: "bill" }, n.sliders, n.main, n.warnings, n.tip);
   return n;
 }
 
@@ -159,11 +161,12 @@ function invalidate(view) {
 
 function paint(view) {
   const { n, frame } = view;
-  n.main.hidden = !frame;
+  n.main.hidden = n.warnings.hidden = !frame;
   if (!frame) return;
   frame.cards.forEach((card, i) => paintCard(n.cards, i, card));
   while (n.cards.children.length > frame.cards.length) n.cards.lastChild.remove();
   if (isNew(view, "notices", frame.notices)) n.notices.replaceChildren(...frame.notices.map(noticeOf));
+  if (isNew(view, "warnings", frame.warnings)) n.warnings.replaceChildren(...frame.warnings.map((text) => el("p", {}, text)));
   const bars = [frame.bar, ...view.data.pinned];
   if (view.width && isNew(view, "bars", [view.width, bars, frame.axis, view.data.parts, view.data.colours])) {
     n.figure.replaceChildren(pictureOf(view.data, bars, frame.axis, view.width));
@@ -286,10 +289,16 @@ function patternOf([part, [, colour, mark]], colours) {
 
 /** Save the picture: as it is, or as pixels at double size. */
 async function save(view) {
-  const svg = view.n.figure.querySelector("svg");
+  const svg = view.n.figure.querySelector("svg").cloneNode(true);
   const { image } = view.data;
+  const [width, height] = ["width", "height"].map((name) => Number(svg.getAttribute(name)));
+  const box = { x: -MARGIN, y: 0, width: width + 2 * MARGIN, height };
+  for (const node of [svg, svg.querySelector("rect:not(defs *)")]) {
+    for (const [name, value] of Object.entries(box)) node.setAttribute(name, value);
+  }
+  svg.setAttribute("viewBox", Object.values(box).join(" "));
   let blob = new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" });
-  if (image === "png") blob = await pixelsOf(blob, svg.viewBox.baseVal);
+  if (image === "png") blob = await pixelsOf(blob, box);
   const href = URL.createObjectURL(blob);
   el("a", { href, download: `second-token-memory.${image}` }).click();
   setTimeout(() => URL.revokeObjectURL(href), 60_000);

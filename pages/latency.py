@@ -234,6 +234,8 @@ def ask_band() -> None:
     """What to measure, left; budget and the one button, right."""
     job = jobs.get(state.get("lat_job") or "")
     running = job is not None and not job.finished
+    if job is not None and job.finished and state.get("lat_ended") != job.id:
+        take_ended(job)
     left, right = st.columns([2, 3], gap="small", vertical_alignment="bottom")
     with left:
         boxes = st.columns([1, 1], gap="small", vertical_alignment="bottom")
@@ -294,10 +296,11 @@ def ask_band() -> None:
 
 
 def planned() -> None:
-    """What the button would do; nothing where the values are refused, which it says itself."""
+    """What the button would do, or why it would not."""
     try:
         num = len(values_of(state.lat_values))
-    except UserError:
+    except UserError as error:
+        st.caption(f":orange[{plain(error.message.text(language))}]")
         return
     repeats, seconds = state.lat_repeats, state.lat_budget
     runs = num * repeats
@@ -333,12 +336,6 @@ def under_way() -> None:
         state.lat_done = done
         if done:
             take_silently(job)
-        if job.finished:
-            state.lat_done = 0
-            ended = job.sweep.result
-            state.lat_notice = ended.error or (
-                Message(key=f"lat.ended.{ended.ended}") if ended.ended != "done" else None
-            )
         st.rerun()
     total, left = status.progress.num_total, status.progress.left_s
     if status.message is not None:
@@ -348,6 +345,17 @@ def under_way() -> None:
         text = say("lat.progress", done=done, total=total, value=status.value or "-")
         text += "" if left is None else " · " + say("lat.left", seconds=round(left))
     st.progress(min(done / max(total, 1), 1.0), text=plain(text))
+
+
+def take_ended(job: SweepJob) -> None:
+    """Show what a sweep that is over has, and say why it ended, however the page learned of it."""
+    state.lat_ended, state.lat_done = job.id, 0
+    ended = job.sweep.result
+    if ended.logs:
+        take_silently(job)
+    state.lat_notice = ended.error or (
+        Message(key=f"lat.ended.{ended.ended}") if ended.ended != "done" else None
+    )
 
 
 def take_silently(job: SweepJob) -> None:
@@ -399,6 +407,12 @@ def where(result: SweepResult, tag: str, *others: SweepResult) -> None:
     if result.ended != "done":
         text += " · " + say(f"lat.ended.{result.ended}")
     st.caption(plain(text))
+
+
+def tag_of(results: list[SweepResult]) -> str:
+    """How the times of several sweeps are tagged: some may ship, others be made here."""
+    tags = {result_of(result.settings.what)[1] for result in results}
+    return tags.pop() if len(tags) == 1 else "both"
 
 
 def shown(what: str) -> tuple[SweepResult, str] | None:
@@ -485,7 +499,7 @@ def roof() -> None:
     if ceilings is None or roofline.roof_of(ceilings, results[0].started) is None:
         st.caption(say("lat.no_ceilings"))
         return
-    where(results[0], result_of(results[0].settings.what)[1], *results[1:])
+    where(results[0], tag_of(results), *results[1:])
     started, tag = results[0].started, result_of(results[0].settings.what)[1]
     top = roofline.roof_of(ceilings, started)
     left, right = st.columns([5, 3], gap="medium")
@@ -595,7 +609,7 @@ def diagnosis_section() -> None:
     if not results:
         st.caption(say("lat.none"))
         return
-    where(results[0], result_of(results[0].settings.what)[1], *results[1:])
+    where(results[0], tag_of(results), *results[1:])
     found = diagnosis_of(results)
     verdicts = (found.prefill, found.decode)
     st.html(markup.notices([latency_view.verdict_notice(v, language, say) for v in verdicts]))
@@ -662,9 +676,13 @@ def share() -> None:
         for name, value in ask_boxes.model_chosen("lat_").items()
         if value != ask_boxes.MODEL[name]
     )
+    try:
+        values = f" --values {','.join(map(str, values_of(state.lat_values)))}"
+    except UserError:
+        values = ""
     st.code(
-        f"python -m viz_engine sweep --what {state.lat_what}{named} --budget {state.lat_budget}"
-        " --json",
+        f"python -m viz_engine sweep --what {state.lat_what}{values}{named}"
+        f" --repeats {state.lat_repeats} --budget {state.lat_budget} --json",
         language="bash",
     )
 

@@ -109,7 +109,7 @@ def first_values() -> None:
     state.setdefault("mem_pinned", [])
     state.setdefault("mem_moves", 0)
     state.setdefault("mem_ahead", bill_view.Ahead())
-    if fresh and "model" in st.query_params:
+    if fresh and any(name in st.query_params for name in bill_link.NAMES):
         take_link()
 
 
@@ -497,18 +497,18 @@ def link_of(found: Bill) -> dict[str, str]:
 
 def keep_address(found: Bill) -> None:
     """Make the page's address that of the choice, so that a reload brings it back."""
-    query = link_of(found)
-    for key in bill_link.NAMES:
-        if key not in query and key in st.query_params:
-            del st.query_params[key]
-        elif key in query and st.query_params.get(key) != query[key]:
-            st.query_params[key] = query[key]
+    asked = st.query_params.to_dict()
+    others = {key: value for key, value in asked.items() if key not in bill_link.NAMES}
+    if asked != (query := others | link_of(found)):
+        st.query_params.from_dict(query)  # all at once: each change is a step of the browser's Back
 
 
 def share(found: Bill) -> None:
     """The link, the numbers as a table, and what the charts' buttons save."""
     base = (st.context.url or "").partition("?")[0]
     st.caption(say("mem.link"), help=say("mem.link_help"))
+    if state.mem_model == OWN:
+        st.caption(f":orange[{say('mem.link_own')}]")
     st.code(f"{base}?{bill_link.address(link_of(found))}", language=None)
     one, two = st.columns(2)
     one.download_button(
@@ -641,8 +641,6 @@ def page() -> None:
     keep_address(found)
     if state.mem_pinned:
         st.html(bill_words.compare_table([(name, found), *state.mem_pinned], say))
-    for warning in found.plan.warnings:
-        st.caption(f"{say('mem.warn')}: {plain(warning.text(language))}")
     section = st.segmented_control(
         say("mem.section"),
         list(SHOW),

@@ -49,6 +49,8 @@ def test_ticks_of_bytes_are_binary_and_say_so() -> None:
     assert all(value == 2.0 ** round(value).bit_length() / 2 for value in axis["tickvals"])
     linear = charts.byte_axis(0, 141 * 2**30, log=False)
     assert linear["ticktext"][:3] == ["0 B", "50 GiB", "100 GiB"]
+    in_one_unit = charts.byte_axis(0, 1.6 * 2**40, log=False)["ticktext"]
+    assert in_one_unit == ["0 B", "0.5 TiB", "1 TiB", "1.5 TiB"]
 
 
 @pytest.mark.parametrize(

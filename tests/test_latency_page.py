@@ -56,17 +56,19 @@ def test_stop_ends_the_sweep_and_the_first_button_comes_back(runs: live.Registry
     fake_engine.until(lambda: job.finished)
     assert job.result().ended == "cancelled"
     assert test.run().button(key="lat_start")
+    assert "stopped before its end" in test.warning[0].value
 
 
 def test_the_command_names_what_was_chosen() -> None:
     test = page()
     test.text_input(key="lat_model").set_value("a; b")
+    test.text_input(key="lat_values").set_value("64; 128")
     test.session_state.lat_section = "share"
     test.run()
     (command,) = (code.value for code in test.code if code.value.startswith("python"))
     words = shlex.split(command)
     assert words[words.index("--model") + 1] == "a; b"
-    assert "--device" not in words
+    assert words[words.index("--values") + 1] == "64,128" and "--device" not in words
 
 
 def test_what_is_to_be_measured_is_what_is_shown() -> None:
@@ -82,7 +84,8 @@ def test_the_page_says_how_many_runs_the_button_makes() -> None:
     test.selectbox(key="lat_repeats").set_value(5).run()
     assert any("10 runs" in caption.value for caption in test.caption)
     test.text_input(key="lat_values").set_value("x").run()
-    assert not test.exception and not any(" runs: " in one.value for one in test.caption)
+    assert not test.exception and not any("10 runs" in one.value for one in test.caption)
+    assert any("not a list of whole numbers" in one.value for one in test.caption)
 
 
 def test_a_hosted_server_lets_no_other_model_be_named(runs: live.Registry) -> None:

@@ -154,6 +154,23 @@ def test_a_choice_that_never_worked_still_has_its_sliders(mounted: dict) -> None
     assert bill.CONTEXT_LENS[view["at"][0]] == 32768
 
 
+def test_one_sequence_stays_in_the_address(mounted: dict) -> None:
+    test = page(lang="en", model="llama-3.1-8b", ctx="4096", seq="1")
+    assert test.query_params["seq"] in ("1", ["1"]) and test.session_state["mem_sequences"] == 1
+
+
+def test_a_link_that_names_no_model_is_taken_too(mounted: dict) -> None:
+    assert page(lang="en", seq="7").session_state["mem_sequences"] == 7
+    assert "ctx" in page(lang="en", ctx="abc").warning[0].value
+
+
+def test_the_warnings_of_a_choice_are_part_of_its_frame(mounted: dict) -> None:
+    page(lang="en", model="llama-3.1-8b", ctx="196608")
+    assert "beyond the 131" in mounted["mem_view"]["frame"]["warnings"][0]
+    frames = ahead(mounted, "context")["frames"]
+    assert frames["0"]["warnings"] == [] and len(frames[str(len(frames) - 1)]["warnings"]) == 1
+
+
 def test_bars_beside_make_frames_that_reach_as_far(mounted: dict) -> None:
     test = page(lang="en", seq="512")
     far = mounted["mem_view"]["frame"]["axis"]["most"]

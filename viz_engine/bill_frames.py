@@ -1,9 +1,9 @@
 """All that the memory page's two main sliders move, as data that a browser paints: frames.
 
 A frame is what stands on the page for one context and one number of sequences: the bar's parts with
-their texts, the cards with their formulas, the notices. Frames for every stop of a slider are made
-ahead, so that the browser works nothing out and need not wait while a slider is dragged. It knows
-nothing of Streamlit.
+their texts, the cards with their formulas, the notices, the warnings. Frames for every stop of a
+slider are made ahead, so that the browser works nothing out and need not wait while a slider is
+dragged. It knows nothing of Streamlit.
 
 Try it: `python -c "from viz_engine import bill_frames; print(bill_frames.AXES)"`
 """
@@ -86,6 +86,7 @@ def frame(name: str, found: Bill, say: Say, language: str, *, at_least: int = 0)
         "axis": {"most": most, "ticks": list(zip(axis["tickvals"], axis["ticktext"], strict=True))},
         "cards": [card(number) for number in bill_words.cards(found, say, language)],
         "notices": bill_words.accident_notices(found, say),
+        "warnings": [f"{say('mem.warn')}: {w.text(language)}" for w in found.plan.warnings],
     }
 
 

@@ -26,17 +26,18 @@ LINK = {  # parameter of the address -> field of Settings
     "engine": "engine",
 }
 NAMES = ("model", "gpu", "n", *LINK)  # of all parameters
+ALWAYS = ("ctx", "seq", "engine")  # named even where plain: the page begins with others
 NEAREST = ("ctx", "seq")  # lengths and numbers between two stops of a slider are moved to one
 
 
 def to_query(model_name: str, device_name: str, choice: Choice) -> dict[str, str]:
-    """A choice as parameters of an address; what is plain is left out, but for the engine: the page
-    begins with another."""
+    """A choice as parameters of an address; what is plain is left out, but for what the
+    page begins with otherwise."""
     plain = Settings(context_len=0)
     found = {"model": model_name, "gpu": device_name, "n": str(choice.num_devices)}
     for key, name in LINK.items():
         value = getattr(choice.settings, name)
-        if value is not None and (value != getattr(plain, name) or name == "engine"):
+        if value is not None and (value != getattr(plain, name) or key in ALWAYS):
             found[key] = str(value)
     return found
 

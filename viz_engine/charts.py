@@ -165,9 +165,12 @@ def short_count(number: float) -> str:
 
 def byte_axis(low: float, high: float, *, log: bool = True) -> dict[str, object]:
     """Tick places and texts of an axis of bytes from `low` to `high`, in KiB, MiB, GiB, TiB."""
-    if not log:
-        step = _nice_step(high / 6)
-        values = [step * i for i in range(int(high / step) + 1)]
+    if not log:  # in one unit, so that the ticks can be compared at a glance
+        name, unit = next((one for one in _UNITS if high >= one[1]), ("B", 1))
+        step = _nice_step(high / unit / 6)
+        values = [step * i for i in range(int(high / unit / step) + 1)]
+        texts = [f"{three(value)} {name}" if value else "0 B" for value in values]
+        return {"tickvals": [value * unit for value in values], "ticktext": texts}
     else:
         first, last = math.floor(math.log2(max(low, 1))), math.ceil(math.log2(max(high, 2)))
         every = max(1, round((last - first) / 6))
@@ -176,16 +179,17 @@ def byte_axis(low: float, high: float, *, log: bool = True) -> dict[str, object]
 
 
 def _nice_step(size: float) -> float:
-    """The next of 1, 2, 5, 10 ... binary units that is at least `size` bytes."""
-    unit = 1024 ** max(0, math.floor(math.log(max(size, 1), 1024)))
-    ten = 10 ** math.floor(math.log10(max(size / unit, 1)))
-    return next(unit * ten * n for n in (1, 2, 5, 10, 20) if unit * ten * n >= size)
+    """The next of 0.1, 0.2, 0.5, 1, 2, 5, 10 ... that is at least `size`."""
+    ten = 10.0 ** math.floor(math.log10(size))
+    return next(ten * n for n in (1, 2, 5, 10, 20) if ten * n >= size)
+
+
+_UNITS = ("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)
 
 
 def bytes_text(num_bytes: float) -> str:
     """A tick of bytes without needless digits: 512 KiB, 1.5 GiB, 1 023 GiB, 16 TiB."""
-    units = ("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)
-    for unit, size in units:
+    for unit, size in _UNITS:
         if num_bytes >= size:
             return f"{three(num_bytes / size)} {unit}"
     return f"{num_bytes:.0f} B"
