@@ -86,7 +86,7 @@ def frame(name: str, found: Bill, say: Say, language: str, *, at_least: int = 0)
         "axis": {"most": most, "ticks": list(zip(axis["tickvals"], axis["ticktext"], strict=True))},
         "cards": [card(number) for number in bill_words.cards(found, say, language)],
         "notices": bill_words.accident_notices(found, say),
-        "warnings": [f"{say('mem.warn')}: {w.text(language)}" for w in found.plan.warnings],
+        "warnings": [say("mem.warn", text=w.text(language)) for w in found.plan.warnings],
     }
 
 

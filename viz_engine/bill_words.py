@@ -183,7 +183,7 @@ def _total_card(found: Bill, say: Say, language: str) -> Number:
     else:
         note = say("mem.no_fit", over=bytes_text(total - budget), budget=bytes_text(budget))
     if known and choice.num_replicas > 1:
-        note += f"; {say('mem.copies', copies=choice.num_replicas)}"
+        note += say("mem.copies", copies=choice.num_replicas)
     shown = [part for part in plan.parts if part.num_bytes]
     lines = [
         say("mem.formula.part", name=say(f"mem.part.{p.kind}"), formula=p.formula.text(language))
