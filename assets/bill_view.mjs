@@ -199,6 +199,7 @@ function paintCard(cards, i, card) {
   put(find("b"), card.value);
   put(find("u"), card.unit);
   put(find(".note"), card.note);
+  find(".note").title = card.note; // a long one is cut
   if (!opens) return;
   const formula = find(".formula");
   while (formula.children.length > card.formula.length) formula.lastChild.remove();

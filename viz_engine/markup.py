@@ -49,7 +49,7 @@ def _card(number: Number) -> str:
         f'<div class="head"><span title="{escape(number.help)}">{escape(number.label)}</span>'
         f"{tag}</div>"
         f'<div class="value"><b>{escape(number.value)}</b>{unit}</div>'
-        f'<div class="note">{escape(number.note)}</div>'
+        f'<div class="note" title="{escape(number.note)}">{escape(number.note)}</div>'
     )
     if not number.formula:
         return f'<div class="number{tone}">{head}</div>'
