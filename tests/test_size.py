@@ -1,5 +1,6 @@
 """`python -m viz_engine size` and the function for notebooks: every number with unit and source."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -157,3 +158,13 @@ def test_without_the_number_of_weights_there_is_no_total_and_no_verdict() -> Non
     with pytest.raises(UserError):
         size(text | {"num_attention_heads": 4}, context_len=512, gpu="Abacus 3000")
     assert "fits" not in found and found["kv_bytes"]["value"] == 2 * 2 * 64 * 2 * 512
+
+
+@pytest.mark.parametrize(("painted", "code"), [([], 1), ([20.0] * 12, 0), ([200.0] * 12, 1)])
+def test_a_slider_that_paints_nothing_or_late_misses_its_target(
+    painted: list[float], code: int, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(memory_bench, "recompute_ms", lambda: [1.0] * 60)
+    monkeypatch.setattr(memory_bench, "slider_ms", lambda args: painted)
+    assert memory_bench.run(argparse.Namespace(json=False)) == code
+    assert f"{len(painted)} of 12 presses" in capsys.readouterr().out

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 
 from viz_engine import hardware, sweep, sweep_command
 from viz_engine.command import QUESTIONS
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     loaded = models.load(DEFAULT_MODEL)
     both = [dataclasses.replace(settings, seed=seed) for seed in (0, 1)]
-    say = lambda text: print(text, file=sys.stderr)  # noqa: E731
+    say = partial(print, file=sys.stderr)
     found = differences(*sweep_command.measure_by_turns(loaded, both, say))
     print(json.dumps(document(found), indent=1) if args.json else table(found))
     return 0
