@@ -54,7 +54,10 @@ class PromptTokenizer:
         self._tokenizer = tokenizer
         self._template = chat_template
         self._special_tokens = dict(special_tokens or {})
-        self._decoder = json.loads(tokenizer.to_str())["decoder"]
+        types = _decoder_types(json.loads(tokenizer.to_str())["decoder"])
+        self._is_byte_level = "ByteLevel" in types
+        # Whether decoding drops the space that the tokenizer put before the first word.
+        self.strips_start = bool({"Strip", "Metaspace"} & types)
         self._added = {
             id: token.content for id, token in tokenizer.get_added_tokens_decoder().items()
         }
@@ -158,15 +161,6 @@ class PromptTokenizer:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes.fromhex(token[3:5])
         return token.replace("▁", " ").encode()
-
-    @property
-    def _is_byte_level(self) -> bool:
-        return "ByteLevel" in _decoder_types(self._decoder)
-
-    @property
-    def strips_start(self) -> bool:
-        """Whether decoding drops the space that the tokenizer put before the first word."""
-        return bool({"Strip", "Metaspace"} & _decoder_types(self._decoder))
 
     def _render(self, content: str) -> str:
         if self._template is None:
