@@ -37,8 +37,8 @@ EXPECTED_LAYERS = {
 
 
 class Products(TorchFunctionMode):
-    """Bytes of the keys and values that enter attention, as torch sees it: its own function, or
-    with `written_out` the two products."""
+    """Bytes of the keys and values that enter attention, as torch sees it: its own function or the
+    engine's, or with `written_out` the two products."""
 
     def __init__(self, *, written_out: bool) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Products(TorchFunctionMode):
         self.num_bytes = 0
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is F.scaled_dot_product_attention:
+        if func is F.scaled_dot_product_attention or func is torch.ops.second_token.attend:
             self.num_bytes += sum(t.numel() * t.element_size() for t in args[1:3])
         elif (
             self.written_out

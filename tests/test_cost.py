@@ -1,10 +1,9 @@
 """FLOPs: cost.py = torch's own counter on the same steps."""
 
-import math
 from collections.abc import Callable
 
 import pytest
-import torch
+from flops import UNKNOWN
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -13,18 +12,10 @@ from viz_engine.events import RunLog, RunSettings, StepFinished
 from viz_engine.models import Loaded
 
 
-def packed_flops(rows: list[int], weight: list[int], *args: object, **given: object) -> int:
-    """Of oneDNN's product with a packed weight, which torch's counter does not know."""
-    return 2 * math.prod(rows) * weight[0]
-
-
-PACKED = {torch.ops.mkldnn._linear_pointwise: packed_flops}
-
-
 def flops_of_steps(loaded: Loaded, settings: RunSettings) -> list[tuple[int, int]]:
     """(counted by torch, predicted) for each step. The math kernel shows its products."""
     log, pairs = RunLog(), []
-    counter = FlopCounterMode(display=False, custom_mapping=PACKED)
+    counter = FlopCounterMode(display=False, custom_mapping=UNKNOWN)
     with counter, sdpa_kernel(SDPBackend.MATH):
         before = 0
         for event in engine.generate(loaded, settings, run_id="r"):

@@ -106,6 +106,7 @@ def test_started_says_all_that_was_chosen_and_why(tiny: Callable[..., Loaded]) -
     assert started.settings.stop_token_ids == (257,)
     assert {part.name for part in started.parts} == {
         "attention",
+        "compiled_attention",
         "linear",
         "traced_step",
         "threads",

@@ -44,6 +44,7 @@ GROUPS = (
     ),
     (
         "threads",
+        "kernels",
         "attention",
         "cache",
         "probe",
@@ -77,6 +78,7 @@ GROUPS = (
 )
 # At their top:
 TORCH_USERS = {
+    "kernels",
     "attention",
     "cache",
     "probe",

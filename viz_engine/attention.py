@@ -15,11 +15,18 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from viz_engine import kernels
+from viz_engine.events import EnginePart
+from viz_engine.text import Message
+
 ATTENTION = "second_token"  # the name under which transformers finds `row_attention`
 # These say nothing that the mask does not say, or speak of things that are not attention's.
 IGNORED = {"position_ids", "use_cache", "is_causal", "sliding_window"}
 _counting: list["RowReads"] = []  # the counter of the forward that is on
 _in_float32: list[bool] = []  # not empty: inside `in_float32`
+_compiled: list[bool] = []  # not empty: inside `compiled`
+PROBED_ROWS = 1024  # on which both ways of one query are timed
+GAIN = 0.9  # of torch's time: what the own kernel must reach
 _looks: list["AttentionLook"] = []  # the look of the forward that is on
 
 
@@ -96,6 +103,52 @@ def in_float32(wanted: bool) -> Iterator[None]:
         _in_float32.pop()
 
 
+@contextmanager
+def compiled(wanted: bool) -> Iterator[None]:
+    """Let one query read the rows with this program's own kernel."""
+    if not wanted:
+        yield
+        return
+    _compiled.append(True)
+    try:
+        yield
+    finally:
+        _compiled.pop()
+
+
+def choose(
+    num_query_heads: int | None,
+    sizes: tuple[int, int, int],
+    device: str,
+    dtype: torch.dtype,
+    own_attention: bool,
+) -> EnginePart:
+    """Whether `compiled` is faster than torch here, for a layer with `sizes` (KV heads, widths of
+    K and of V): both timed on some rows."""
+    name = "compiled_attention"
+    num_heads, width, value_width = sizes
+    if device != "cpu" or not own_attention or not num_heads or not num_query_heads:
+        return EnginePart(name=name, on=False, reason=Message(key="part.compiled_not_ours"))
+    if why := kernels.load():
+        return EnginePart(name=name, on=False, reason=why)
+    query = torch.ones(1, num_query_heads, 1, width, dtype=dtype)
+    key = torch.ones(1, num_heads, PROBED_ROWS, width, dtype=dtype)
+    value = torch.ones(1, num_heads, PROBED_ROWS, value_width, dtype=dtype)
+    if num_query_heads % num_heads or not kernels.takes_rows(key, value, None):
+        return EnginePart(name=name, on=False, reason=Message(key="part.compiled_widths"))
+    with torch.inference_mode():
+        took = kernels.fastest_ms(
+            {
+                "own": lambda: kernels.attend(query, key, value, None, None),
+                "torch": lambda: _one_query(query, key, value, None, None),
+            }
+        )
+    on = took["own"] < GAIN * took["torch"]
+    params = {f"{which}_ms": f"{ms:.3f}" for which, ms in took.items()} | {"rows": PROBED_ROWS}
+    key_of = "part.compiled_attention_on" if on else "part.compiled_attention_off"
+    return EnginePart(name=name, on=on, reason=Message(key=key_of, params=params))
+
+
 def row_attention(
     module: torch.nn.Module,
     query: torch.Tensor,  # [B, Hq, T, D]
@@ -128,15 +181,12 @@ def row_attention(
         _looks[-1].take(query, key, scaling)
     if softcap is not None or s_aux is not None:
         return _explicit(query, key, value, attention_mask, scaling, softcap, s_aux), None
-    batch, num_query_heads, num_new, _ = query.shape
+    num_query_heads, num_new = query.shape[1:3]
     num_kv_heads = key.shape[1]
     if num_new == 1:
-        # The queries of a group become rows of one product: enable_gqa is five times slower here.
-        query = query.reshape(batch, num_kv_heads, -1, query.shape[3])
-        out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=attention_mask, scale=scaling
-        )
-        return out.reshape(batch, 1, num_query_heads, -1), None
+        if _compiled and kernels.takes_rows(key, value, attention_mask):
+            return kernels.attend(query, key, value, attention_mask, scaling), None
+        return _one_query(query, key, value, attention_mask, scaling), None
     dtype = query.dtype
     if _in_float32:
         query, key, value = query.float(), key.float(), value.float()
@@ -156,6 +206,20 @@ def row_attention(
         enable_gqa=grouped,
     )
     return out.to(dtype).transpose(1, 2), None
+
+
+def _one_query(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+) -> torch.Tensor:
+    """The queries of a group become rows of one product: enable_gqa is five times slower here."""
+    batch, num_query_heads, _, width = query.shape
+    folded = query.reshape(batch, key.shape[1], -1, width)
+    out = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
+    return out.reshape(batch, 1, num_query_heads, -1)
 
 
 def _explicit(

@@ -62,7 +62,7 @@ FULL = Plan(cells=CELLS, prefills=(512, 2048), slope=(32, 512, 1024, 2048, 4096,
 QUICK = Plan(
     cells=((32, 1), (512, 1)),
     prefills=(512,),
-    slope=(32, 256, 512, 1024),
+    slope=(32, 512, 1024, 2048),
     num_turns=3,
     num_prefills=2,
     num_instrumented=40,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from viz_engine import kernels
 from viz_engine.attention import RowReads
 from viz_engine.cost import BLOCK_LEN, block_columns, slab_columns
 from viz_engine.spec import LayerSpec
@@ -205,10 +206,20 @@ class Slab:
         return sum(part.nbytes for part in old)
 
     def magnitudes(self, first: int, stop: int) -> np.ndarray:
-        """See `Rows.magnitudes`; of the columns of this slab's layers."""
-        where = slice(first - self.origin, stop - self.origin)
-        both = (self.keys[:, :, :, where], self.values[:, :, :, where])
-        return _levels(np.stack([_norms(t) for t in both]))
+        """See `Rows.magnitudes`; of the columns of this slab's layers. Rows that have slid out of
+        the slab are 0."""
+        start = max(first, self.origin)
+        where = start - self.origin, stop - self.origin
+        if kernels.takes_rows(self.keys, self.values, None):
+            levels = kernels.levels(self.keys, self.values, *where).numpy()
+        else:
+            both = (self.keys[:, :, :, slice(*where)], self.values[:, :, :, slice(*where)])
+            levels = _levels(np.stack([_norms(t) for t in both]))
+        return (
+            np.pad(levels, ((0, 0), (0, 0), (start - first, 0), (0, 0)))
+            if start > first
+            else levels
+        )
 
     def _allocate(self, capacity: int) -> None:
         self.keys = torch.empty((*self._shape, capacity, self._spec.key_dim), **self._like)

@@ -8,11 +8,13 @@ Try it: tests/test_decode.py
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 
 import torch
 
 from viz_engine import linear
+from viz_engine.attention import compiled
 from viz_engine.cache import Rows
 from viz_engine.events import EnginePart
 from viz_engine.models import Loaded
@@ -110,11 +112,15 @@ class Decoder:
         return self._play(traced, *step) if traced is not None else self.forward(*step)
 
     def _play(self, traced: Traced, *step: object) -> torch.Tensor:
-        with self._onednn():
+        with self._chosen():
             return traced(*step)
 
-    def _onednn(self) -> object:
-        return linear.onednn(not (self.batch == 1 and self.loaded.onednn_off_for_one_row))
+    @contextmanager
+    def _chosen(self) -> Iterator[None]:
+        """The kernels that `engine.forward` takes for such a step."""
+        off = self.batch == 1 and self.loaded.onednn_off_for_one_row
+        with linear.onednn(not off), compiled(self.loaded.compiled_attention):
+            yield
 
     def _lengths(self) -> list[int]:
         """Columns before a step, where it is probed: across each window's edge too."""
@@ -128,7 +134,7 @@ class Decoder:
         try:
             trials = [_Trial(self, new_rows, length) for length in self._lengths()]
             model, arguments = self.loaded.model, self.loaded.probed.arguments
-            with self._onednn():
+            with self._chosen():
                 traced = trials[0].step(lambda *step: trace(model, arguments, *step))
             play = lambda *step: self._play(traced, *step)  # noqa: E731
             if not all(trial.alike(self.forward, play) for trial in trials):

@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from viz_engine import hardware, linear, models
-from viz_engine.attention import AttentionLook, in_float32
+from viz_engine.attention import AttentionLook, compiled, in_float32
 from viz_engine.cache import Rows
 from viz_engine.checks import check, check_settings
 from viz_engine.command import record_command
@@ -480,7 +480,8 @@ def forward(
     }
     counting = nullcontext() if rows is None else rows.reads.counting()
     widen = loaded.prefill_in_float32 and ids.shape[1] > 1
-    with counting, linear.onednn(not one_row), in_float32(widen):
+    own = compiled(loaded.compiled_attention)
+    with counting, linear.onednn(not one_row), in_float32(widen), own:
         return call(loaded.model, loaded.probed.arguments, given)[:, -1]
 
 

@@ -150,6 +150,16 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_flags() -> list[str]:
+    """The instruction sets that the processor names, where Linux lists them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    named = (line for line in lines if line.lower().startswith(("flags", "features")))
+    return next(named, "").partition(":")[2].split()
+
+
 def memory_bytes() -> int:
     """RAM of this machine, or of the container's limit where that is lower."""
     total = psutil.virtual_memory().total

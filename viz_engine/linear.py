@@ -1,34 +1,34 @@
-"""How a model's linear layers multiply in bfloat16 on a processor: the kernel that is faster here.
+"""How a model's linear layers multiply on a processor: the kernel that is faster here.
 
-For a few rows, as in decode: oneDNN, torch's own kernel, or oneDNN on weights packed beforehand (a
-second copy of them). For many rows, as in prefill: bfloat16, or in float32 with each weight
-converted as it is used, which is exact. Each sums up in float32 and rounds once. Measured at load
-on the model's own matrices. It knows nothing of models' structure or of runs.
+For a few rows, as in decode: this program's own, oneDNN, torch's, or oneDNN on weights packed
+beforehand (a second copy of them). For many rows, as in prefill: bfloat16, or in float32 with each
+weight converted as it is used, which is exact. Each sums up in float32 and rounds once. Measured at
+load on the model's own matrices. It knows nothing of models' structure or of runs.
 
 Try it: `python -m viz_engine bench --quick` shows each part with its reason
 """
 
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from viz_engine import kernels
 from viz_engine.events import EnginePart
+from viz_engine.kernels import fastest_ms
 from viz_engine.text import Message, mib
 
 # From so many rows on a conversion of the weight may cost less than it wins: where bfloat16 is
-# slow, as without AVX-512, from few rows on. Both are measured.
+# slow, as without AVX-512, from few rows on. The own kernel is for fewer. All are measured.
 MANY_ROWS = (24, 96)
 PIECE = 256  # rows of a piece of prefill
 SAMPLE_BYTES = 24 * 2**20  # of matrices to measure on, besides the output matrix
 SMALLEST_BYTES = 16 * 2**20  # below this a model's matrices say nothing
-GAIN = 0.9  # of the plain kernel's time: what a copy or a conversion must reach
+GAIN = 0.9  # of the plain kernel's time: what a copy, a conversion or a kernel must reach
 SWITCH_GAIN = 0.95  # the same for a switch that costs nothing
-NUM_TURNS = 5
 
 
 # Where weights of a shape are converted to: fresh memory for each would take as long again.
@@ -56,19 +56,30 @@ with warnings.catch_warnings():
 
 
 class FastLinear:
-    """The forward of one linear layer: the packed weight for few rows, float32 for many."""
+    """The forward of one linear layer: the own kernel or the packed weight for few rows, float32
+    for many."""
 
     def __init__(
-        self, layer: torch.nn.Linear, packed: torch.Tensor | None, *, many_rows: int, widen: bool
+        self,
+        layer: torch.nn.Linear,
+        packed: torch.Tensor | None,
+        *,
+        own_rows: int,
+        many_rows: int,
+        widen: bool,
     ) -> None:
         self.layer = layer
         self.packed = packed  # oneDNN's own layout; torch cannot look into it
+        self.own_rows = own_rows if kernels.takes_weight(layer.weight) else 0
         self.many_rows = many_rows
         self.widen = widen
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
-        many = x.numel() // x.shape[-1] >= self.many_rows
+        num_rows = x.numel() // x.shape[-1]
+        if num_rows <= self.own_rows:
+            return kernels.linear(x, weight, bias)
+        many = num_rows >= self.many_rows
         if many and self.widen:
             return _widened(x, weight, bias)
         if many or self.packed is None:
@@ -80,41 +91,64 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     """Measure, and give each linear layer of `network` the faster forward."""
     layers = [m for m in network.modules() if type(m) is torch.nn.Linear]
     num_bytes = sum(layer.weight.nbytes for layer in layers)
-    if device != "cpu" or dtype != torch.bfloat16 or num_bytes < SMALLEST_BYTES:
+    if device != "cpu" or dtype not in kernels.DTYPES or num_bytes < SMALLEST_BYTES:
         reason = Message(key="part.linear_plain")
         return Kernels(parts=(EnginePart(name="linear", on=False, reason=reason),))
     _rooms.clear()
     sample = _sample(layers)
+    half = dtype == torch.bfloat16
     with torch.inference_mode():
-        packed = [_pack(layer) for layer in sample] if can_pack() else None
-        few = _few_rows_ms(sample, packed)
-        many = _many_rows_ms(sample, PIECE)
-        some = _many_rows_ms(sample, MANY_ROWS[0])
-        plain = min(few["onednn"], few["native"])
-        pack = packed is not None and few["packed"] < GAIN * plain
-        roomy = free_bytes > 2 * num_bytes
-        copied = pack and roomy
-        widen = many["float32"] < GAIN * many["bfloat16"]
-        many_rows = MANY_ROWS[not some["float32"] < GAIN * some["bfloat16"]]
-        if copied or widen:
-            for layer in layers:
-                own = _pack(layer) if copied else None
-                layer.forward = FastLinear(layer, own, many_rows=many_rows, widen=widen)
-    off = not copied and few["native"] < SWITCH_GAIN * few["onednn"]
+        packed = [_pack(layer) for layer in sample] if half and can_pack() else None
+        one = _one_row_ms(sample, packed, half=half)
+        more = [(num, _rows_ms(sample, num, half=half)) for num in (*MANY_ROWS, PIECE)]
+    own_rows = _own_rows(one, more[:-1])
+    plain = min(time for name, time in one.items() if name in ("onednn", "native"))
+    pack = packed is not None and not own_rows and one["packed"] < GAIN * plain
+    roomy = free_bytes > 2 * num_bytes
+    copied = pack and roomy
+    widen = half and _wins("float32", more[-1][1])
+    many_rows = MANY_ROWS[not (half and _wins("float32", more[0][1]))]
+    many_rows = max(many_rows, own_rows + 1)
+    if copied or widen or own_rows:
+        for layer in layers:
+            layer.forward = FastLinear(
+                layer,
+                _pack(layer) if copied else None,
+                own_rows=own_rows,
+                many_rows=many_rows,
+                widen=widen,
+            )
+    off = half and not (copied or own_rows) and one["native"] < SWITCH_GAIN * one["onednn"]
+    parts = [_own_part(one, own_rows)]
+    if half:
+        widened = more[-1][1] | {"rows": many_rows}
+        parts += _half_parts(
+            one, widened, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off, own=own_rows > 0
+        )
     return Kernels(
         onednn_off_for_one_row=off,
         packed_bytes=num_bytes if copied else 0,
         prefill_in_float32=widen,
-        parts=_parts(
-            few,
-            many | {"rows": many_rows},
-            num_bytes,
-            pack=pack,
-            roomy=roomy,
-            widen=widen,
-            off=off,
-        ),
+        parts=tuple(parts),
     )
+
+
+def _wins(name: str, times: dict[str, float]) -> bool:
+    """Whether it is faster than torch's plain product."""
+    return name in times and times[name] < GAIN * times["plain"]
+
+
+def _own_rows(one: dict[str, float], more: Sequence[tuple[int, dict[str, float]]]) -> int:
+    """Up to how many rows the own kernel is used: the largest number measured before which it is
+    the fastest throughout."""
+    if "own" not in one or one["own"] >= GAIN * min(t for name, t in one.items() if name != "own"):
+        return 0
+    most = 1
+    for num, times in more:
+        if times["own"] >= GAIN * min(time for name, time in times.items() if name != "own"):
+            break
+        most = num
+    return most
 
 
 def packed_layers(network: torch.nn.Module) -> list[FastLinear]:
@@ -151,8 +185,8 @@ def _sample(layers: list[torch.nn.Linear]) -> list[torch.nn.Linear]:
     return sample
 
 
-def _few_rows_ms(
-    sample: list[torch.nn.Linear], packed: list[torch.Tensor] | None
+def _one_row_ms(
+    sample: list[torch.nn.Linear], packed: list[torch.Tensor] | None, *, half: bool
 ) -> dict[str, float]:
     """Milliseconds of one row through the sample, by kernel."""
     rows = [torch.ones(1, layer.in_features, dtype=layer.weight.dtype) for layer in sample]
@@ -166,27 +200,48 @@ def _few_rows_ms(
         for layer, row, weight in zip(sample, rows, packed, strict=True):
             _packed_product(row, weight, layer.bias)
 
-    work = {"onednn": lambda: plain(True), "native": lambda: plain(False)}
+    def own() -> None:
+        for layer, row in zip(sample, rows, strict=True):
+            kernels.linear(row, layer.weight, layer.bias)
+
+    work = {"onednn": lambda: plain(True)}
+    if half:
+        work["native"] = lambda: plain(False)
     if packed is not None:
         work["packed"] = on_packed
+    if all(kernels.takes_weight(layer.weight) for layer in sample):
+        work["own"] = own
     return fastest_ms(work)
 
 
-def _many_rows_ms(sample: list[torch.nn.Linear], num_rows: int) -> dict[str, float]:
-    """Milliseconds of rows of a prompt through a few layers, by the type it computes in."""
+def _rows_ms(sample: list[torch.nn.Linear], num_rows: int, *, half: bool) -> dict[str, float]:
+    """Milliseconds of rows of a prompt through a few layers, by the way it is computed."""
     few = sample[1:8] or sample
     rows = [torch.ones(num_rows, layer.in_features, dtype=layer.weight.dtype) for layer in few]
     both = list(zip(few, rows, strict=True))
-    return fastest_ms(
-        {
-            "bfloat16": lambda: [F.linear(r, layer.weight, layer.bias) for layer, r in both],
-            "float32": lambda: [_widened(r, layer.weight, layer.bias) for layer, r in both],
-        }
-    )
+    work = {"plain": lambda: [F.linear(r, layer.weight, layer.bias) for layer, r in both]}
+    if half:
+        work["float32"] = lambda: [_widened(r, layer.weight, layer.bias) for layer, r in both]
+    if num_rows < PIECE and all(kernels.takes_weight(layer.weight) for layer in few):
+        work["own"] = lambda: [kernels.linear(r, layer.weight, layer.bias) for layer, r in both]
+    return fastest_ms(work)
 
 
-def _parts(
-    few: dict[str, float],
+def _own_part(one: dict[str, float], own_rows: int) -> EnginePart:
+    """The own kernel, and what was measured of one row."""
+    name = "compiled_linear"
+    if "own" not in one:
+        why = kernels.load() or Message(key="part.compiled_widths")
+        return EnginePart(name=name, on=False, reason=why)
+    others = min(time for name, time in one.items() if name != "own")
+    params = {"own_ms": f"{one['own']:.2f}", "torch_ms": f"{others:.2f}"}
+    key = "part.compiled_linear_on" if own_rows else "part.compiled_linear_off"
+    rows = {"rows": own_rows} if own_rows else {}
+    return EnginePart(name=name, on=own_rows > 0, reason=Message(key=key, params=params | rows))
+
+
+def _half_parts(
+    one: dict[str, float],
     many: dict[str, float],
     num_bytes: int,
     *,
@@ -194,16 +249,19 @@ def _parts(
     roomy: bool,
     widen: bool,
     off: bool,
+    own: bool,
 ) -> tuple[EnginePart, ...]:
-    """The three choices, each with what was measured."""
-    shown = {"packed_ms": "-"} | {f"{name}_ms": f"{value:.2f}" for name, value in few.items()}
-    switch = "part.onednn_off" if off else "part.onednn_on"
+    """The three choices of bfloat16, each with what was measured."""
+    shown = {"packed_ms": "-"} | {f"{name}_ms": f"{value:.2f}" for name, value in one.items()}
+    switch = "part.onednn_off" if off else "part.onednn_unused" if own else "part.onednn_on"
     size = {"size": mib(num_bytes)}
     if pack:
         packed = "part.packed_on" if roomy else "part.packed_memory"
+    elif own:
+        packed = "part.packed_needless"
     else:
-        packed = "part.packed_off" if "packed" in few else "part.packed_absent"
-    wide = {f"{name}_ms": f"{many[name]:.2f}" for name in ("float32", "bfloat16")}
+        packed = "part.packed_off" if "packed" in one else "part.packed_absent"
+    wide = {"float32_ms": f"{many['float32']:.2f}", "bfloat16_ms": f"{many['plain']:.2f}"}
     wide["rows"] = many["rows"]
     widened = _widened_key(many["rows"]) if widen else "part.widened_off"
     return (
@@ -218,24 +276,7 @@ def _parts(
 
 
 def _widened_key(rows: int) -> str:
-    return "part.widened_from" if rows == MANY_ROWS[0] else "part.widened_on"
-
-
-def fastest_ms(work: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The fastest of a few calls of each, by turns, so that a busy moment meets all, and on one
-    thread: where other programs run, the threads' waiting for each other is all that is seen."""
-    took: dict[str, list[int]] = {name: [] for name in work}
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for _ in range(NUM_TURNS + 1):
-            for name, call in work.items():
-                start = time.perf_counter_ns()
-                call()
-                took[name].append(time.perf_counter_ns() - start)
-    finally:
-        torch.set_num_threads(num_threads)
-    return {name: min(times[1:]) / 1e6 for name, times in took.items()}
+    return "part.widened_from" if rows < MANY_ROWS[1] else "part.widened_on"
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from viz_engine import attention, cost, hardware, linear, memory, model_files
+from viz_engine import attention, cost, hardware, kernels, linear, memory, model_files
 from viz_engine.events import EnginePart, Hardware
 from viz_engine.probe import Probed, describe, first_line, probe
 from viz_engine.prompt import PromptTokenizer
@@ -59,6 +59,7 @@ class Loaded:
     stop_token_ids: tuple[int, ...]
     pad_token_id: int
     probed: Probed  # attention, cache, pieces: what agrees with the model as it was loaded
+    compiled_attention: bool  # one query reads its rows with this program's own kernel
     onednn_off_for_one_row: bool
     packed_bytes: int  # of the second copy of the weights that decode reads
     prefill_in_float32: bool
@@ -82,6 +83,8 @@ def load(
     not enough memory, hub not reachable.
     """
     chosen_device, device_reason = choose_device(device)
+    if chosen_device == "cpu":
+        kernels.load(progress)  # which type is faster depends on it
     chosen_dtype, dtype_reason = choose_dtype(dtype, chosen_device)
     folder = fetch(model, progress)
     config = model_files.check_folder(folder)
@@ -105,7 +108,9 @@ def load(
     reasons = [device_reason, dtype_reason]
     if model == model_files.DEFAULT_MODEL:
         reasons.append(Message(key="reason.dequantised"))
-    kernels = linear.choose(network, chosen_device, DTYPES[chosen_dtype], free_bytes(chosen_device))
+    wide = DTYPES[chosen_dtype]
+    ways = linear.choose(network, chosen_device, wide, free_bytes(chosen_device))
+    reading = _choose_attention(probed, spec, chosen_device, wide)
     once, lookup = count_weights(network)
     return Loaded(
         name=model,
@@ -116,17 +121,27 @@ def load(
         dtype=chosen_dtype,
         hardware=describe_device(chosen_device),
         reasons=tuple(reasons),
-        parts=(*probed.parts, *kernels.parts),
+        parts=(*probed.parts, reading, *ways.parts),
         probed=probed,
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
         pad_token_id=_pad_token_id(config, tokenizer, spec.vocab_size),
-        onednn_off_for_one_row=kernels.onednn_off_for_one_row,
-        packed_bytes=kernels.packed_bytes,
-        prefill_in_float32=kernels.prefill_in_float32,
+        compiled_attention=reading.on,
+        onednn_off_for_one_row=ways.onednn_off_for_one_row,
+        packed_bytes=ways.packed_bytes,
+        prefill_in_float32=ways.prefill_in_float32,
         threads=Threads(torch.get_num_threads(), torch.set_num_threads),
         weight_bytes_once=once,
         lookup_row_bytes=lookup,
     )
+
+
+def _choose_attention(
+    probed: Probed, spec: ModelSpec, device: str, dtype: torch.dtype
+) -> EnginePart:
+    """How one query reads the rows, by the size of most layers."""
+    sizes = [(at.num_kv_heads, at.key_dim, at.value_dim) for at in spec.layers if at.num_kv_heads]
+    usual = max(sizes, key=sizes.count, default=(0, 0, 0))
+    return attention.choose(spec.num_query_heads, usual, device, dtype, probed.own_attention)
 
 
 def fetch(model: str, progress: Progress = lambda message, fraction: None) -> Path:
@@ -246,7 +261,7 @@ def row_times() -> tuple[int, int]:
     that starts again, perhaps while others are busy, must not choose another type."""
     path, key = (
         model_files.cache_folder() / ROW_TIMES,
-        f"{hardware.cpu_name()}, {torch.__version__}",
+        f"{hardware.cpu_name()}, {torch.__version__}, own kernels: {kernels.is_loaded()}",
     )
     kept: dict[str, object] = {}
     try:
@@ -264,10 +279,13 @@ def row_times() -> tuple[int, int]:
 
 
 def one_row_ns(width: int, dtype: torch.dtype) -> int:
-    """Nanoseconds of one row against a square matrix, as in decode: the fastest of five."""
+    """Nanoseconds of one row against a square matrix, as in decode: the fastest of five, of the
+    own kernel where there is one."""
     weight, row = torch.ones(width, width, dtype=dtype), torch.ones(1, width, dtype=dtype)
-    took = linear.fastest_ms({"one row": lambda: torch.nn.functional.linear(row, weight)})
-    return int(took["one row"] * 1e6)
+    work = {"torch": lambda: torch.nn.functional.linear(row, weight)}
+    if kernels.takes_weight(weight):
+        work["own"] = lambda: kernels.linear(row, weight, None)
+    return int(min(kernels.fastest_ms(work).values()) * 1e6)
 
 
 def free_bytes(device: str) -> int:
