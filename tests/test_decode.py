@@ -176,3 +176,16 @@ def test_a_run_puts_the_number_of_threads_back(tiny: Callable[..., Loaded]) -> N
         loaded.threads.alone_ns.clear()
         loaded.threads.left = 0
     assert torch.get_num_threads() == before
+
+
+def test_a_trace_asks_only_for_sizes_that_grow_with_the_rows(tmp_path: Path) -> None:
+    kinds = {}
+    for model_type in ("llama", "gemma2"):  # gemma2's scores are written out, in shapes of the rows
+        loaded = architectures.load(architectures.build(model_type), tmp_path / model_type)
+        settings = architectures.settings_of(1, chunk_len=0, new_tokens=3)
+        log, _ = run(loaded, dataclasses.replace(settings, warm_up=True))
+        assert part(log, "traced_step").on
+        traced, _ = loaded.traces[(1, False)]
+        kinds[model_type] = [node.kind() for node in traced.step.graph.nodes()]
+    assert "aten::size" not in kinds["llama"] and "aten::floor_divide" not in kinds["llama"]
+    assert "aten::size" in kinds["gemma2"]

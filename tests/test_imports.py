@@ -49,6 +49,7 @@ GROUPS = (
         "cache",
         "probe",
         "linear",
+        "norm",
         "trace",
         "models",
         "ceilings",
@@ -79,6 +80,7 @@ GROUPS = (
 # At their top:
 TORCH_USERS = {
     "kernels",
+    "norm",
     "attention",
     "cache",
     "probe",

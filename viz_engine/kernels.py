@@ -31,7 +31,7 @@ COMPILERS = ("g++", "clang++", "c++")
 FLAGS = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",))
 MOST_S = 300  # of compiling
 BLOCK = 32  # `linear` takes widths that are multiples of it
-WIDTH = 16  # `attend` likewise
+WIDTH = 16  # `attend`, `levels` and `rms_norm` likewise
 DTYPES = (torch.bfloat16, torch.float32)
 NUM_TURNS = 5
 
@@ -80,6 +80,18 @@ def takes_rows(key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
     alike = key.dtype == value.dtype and key.dtype in DTYPES and not key.is_cuda
     seen = mask is None or mask.shape == (key.shape[0], 1, 1, key.shape[-2])
     return is_loaded() and widths and order and alike and seen
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Rows `[..., width]` over the root of their mean square plus `eps`, rounded, times `weight`,
+    rounded: as Llama's norm."""
+    return torch.ops.second_token.rms_norm(x, weight, eps)
+
+
+def takes_norm(weight: torch.Tensor) -> bool:
+    """Whether `rms_norm` can multiply with it."""
+    fits = weight.dim() == 1 and weight.numel() % WIDTH == 0 and weight.is_contiguous()
+    return is_loaded() and fits and weight.dtype in DTYPES and not weight.is_cuda
 
 
 def levels(keys: torch.Tensor, values: torch.Tensor, first: int, stop: int) -> torch.Tensor:
@@ -186,7 +198,7 @@ def _check_owner(path: Path) -> None:
 
 
 def _agrees() -> bool:
-    """Whether both products give what torch gives, up to rounding."""
+    """Whether the products give what torch gives, up to rounding."""
     dice = torch.Generator().manual_seed(11)
     for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
         shapes = (5, 64), (9, 64), (9,), (2, 6, 1, 32), (2, 2, 300, 32), (2, 2, 300, 16)
@@ -195,6 +207,7 @@ def _agrees() -> bool:
         mask = torch.rand(2, 1, 1, 300, generator=dice) > 0.3
         folded = query.reshape(2, 2, 3, 32)
         both = (
+            (rms_norm(x, x[0].contiguous(), 1e-5), F.rms_norm(x, (64,), x[0], 1e-5)),
             (linear(x, weight, bias), F.linear(x, weight, bias)),
             (
                 attend(query, key, value, mask, None).view(2, 2, 3, 16),

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from viz_engine import attention, cost, hardware, kernels, linear, memory, model_files
+from viz_engine import attention, cost, hardware, kernels, linear, memory, model_files, norm
 from viz_engine.events import EnginePart, Hardware
 from viz_engine.probe import Probed, describe, first_line, probe
 from viz_engine.prompt import PromptTokenizer
@@ -110,6 +110,7 @@ def load(
         reasons.append(Message(key="reason.dequantised"))
     wide = DTYPES[chosen_dtype]
     ways = linear.choose(network, chosen_device, wide, free_bytes(chosen_device))
+    norms = norm.choose(network, chosen_device)
     reading = _choose_attention(probed, spec, chosen_device, wide)
     once, lookup = count_weights(network)
     return Loaded(
@@ -121,7 +122,7 @@ def load(
         dtype=chosen_dtype,
         hardware=describe_device(chosen_device),
         reasons=tuple(reasons),
-        parts=(*probed.parts, reading, *ways.parts),
+        parts=(*probed.parts, reading, norms, *ways.parts),
         probed=probed,
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
         pad_token_id=_pad_token_id(config, tokenizer, spec.vocab_size),
