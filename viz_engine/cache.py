@@ -210,7 +210,7 @@ class Slab:
         the slab are 0."""
         start = max(first, self.origin)
         where = start - self.origin, stop - self.origin
-        if kernels.takes_rows(self.keys, self.values, None):
+        if self._compiled:
             levels = kernels.levels(self.keys, self.values, *where).numpy()
         else:
             both = (self.keys[:, :, :, slice(*where)], self.values[:, :, :, slice(*where)])
@@ -224,6 +224,7 @@ class Slab:
     def _allocate(self, capacity: int) -> None:
         self.keys = torch.empty((*self._shape, capacity, self._spec.key_dim), **self._like)
         self.values = torch.empty((*self._shape, capacity, self._spec.value_dim), **self._like)
+        self._compiled = kernels.takes_rows(self.keys, self.values, None)
         for index, layer in enumerate(self.layers):
             layer.keys, layer.values = self.keys[index], self.values[index]
 

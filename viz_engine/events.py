@@ -12,9 +12,10 @@ import base64
 import binascii
 import json
 import math
+import operator
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import ClassVar
@@ -243,7 +244,17 @@ def settings_from_dict(data: Mapping[str, object], kind: type[Settings] = RunSet
 
 
 def _fields(record: object) -> dict[str, object]:
-    return {name: getattr(record, name) for name in _field_types(type(record))}
+    names, values_of = _getter(type(record))
+    return dict(zip(names, values_of(record), strict=True))
+
+
+@cache
+def _getter(cls: type) -> tuple[tuple[str, ...], Callable[[object], Sequence[object]]]:
+    """The names of a record's fields, and what gives their values in one call."""
+    names = tuple(_field_types(cls))
+    if len(names) > 1:
+        return names, operator.attrgetter(*names)
+    return names, lambda record: [getattr(record, name) for name in names]
 
 
 def _plain(value: object) -> object:

@@ -305,36 +305,31 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
 // --- norms ----------------------------------------------------------------------------------
 
 // Each row over the root of its mean square, rounded, times the weight, rounded: as Llama's.
-template <class T>
-void norm_rows(const T* x, const T* weight, T* y, int64_t num, int64_t width, float eps) {
-  at::parallel_for(0, num, std::max<int64_t>(1, kGrain / width), [&](int64_t row, int64_t last) {
-    for (; row < last; row++) {
-      const T* at = x + row * width;
-      T* to = y + row * width;
-      Lanes squares[2] = {};
-      for (int64_t i = 0; i < width; i += 2 * kLanes) {
-        squares[0] += load(at + i) * load(at + i);
-        squares[1] += load(at + i + kLanes) * load(at + i + kLanes);
-      }
-      const float scale = 1.0f / std::sqrt(sum(squares[0] + squares[1]) / float(width) + eps);
-      for (int64_t i = 0; i < width; i++)
-        to[i] = T(wide(weight[i]) * wide(T(wide(at[i]) * scale)));
-    }
-  });
-}
-
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  using T = c10::BFloat16;
   const int64_t width = weight.numel();
   TORCH_CHECK(weight.dim() == 1 && weight.is_contiguous() && width % (2 * kLanes) == 0, "weight");
-  TORCH_CHECK(x.dim() > 0 && x.size(-1) == width && x.scalar_type() == weight.scalar_type(), "x");
-  at::Tensor rows = x.contiguous(), y = at::empty(x.sizes(), x.options());
-  const int64_t num = x.numel() / width;
-  if (x.scalar_type() == at::kBFloat16)
-    norm_rows(rows.const_data_ptr<c10::BFloat16>(), weight.const_data_ptr<c10::BFloat16>(),
-              y.data_ptr<c10::BFloat16>(), num, width, float(eps));
-  else
-    norm_rows(rows.const_data_ptr<float>(), weight.const_data_ptr<float>(), y.data_ptr<float>(),
-              num, width, float(eps));
+  TORCH_CHECK(x.dim() > 0 && x.size(-1) == width, "x");
+  const at::Tensor rows = x.contiguous();
+  at::Tensor y = at::empty(x.sizes(), x.options());
+  const T *from = rows.const_data_ptr<T>(), *by = weight.const_data_ptr<T>();
+  T* to = y.data_ptr<T>();
+  const int64_t grain = std::max<int64_t>(1, kGrain / width);
+  at::parallel_for(0, x.numel() / width, grain, [&](int64_t row, int64_t last) {
+    for (; row < last; row++) {
+      const T* at = from + row * width;
+      Lanes squares[2] = {};
+      for (int64_t i = 0; i < width; i += 2 * kLanes)
+        for (int u = 0; u < 2; u++) {
+          const Lanes part = load(at + i + u * kLanes);
+          squares[u] += part * part;
+        }
+      const float mean = sum(squares[0] + squares[1]) / float(width);
+      const float scale = 1.0f / std::sqrt(mean + float(eps));
+      for (int64_t i = 0; i < width; i++)
+        to[row * width + i] = T(wide(by[i]) * wide(T(wide(at[i]) * scale)));
+    }
+  });
   return y;
 }
 

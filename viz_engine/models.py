@@ -110,7 +110,7 @@ def load(
         reasons.append(Message(key="reason.dequantised"))
     wide = DTYPES[chosen_dtype]
     ways = linear.choose(network, chosen_device, wide, free_bytes(chosen_device))
-    norms = norm.choose(network, chosen_device)
+    norms = norm.choose(network, chosen_device, wide)
     reading = _choose_attention(probed, spec, chosen_device, wide)
     once, lookup = count_weights(network)
     return Loaded(
