@@ -206,6 +206,22 @@ def test_it_is_compiled_once_for_a_processor_and_kept(
     assert kernels.compiled() not in paths, "another processor, another file"
 
 
+def test_a_few_files_are_kept_the_newest(
+    unloaded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; echo so > "$2"\n')
+    compiler.chmod(0o700)
+    monkeypatch.setattr(kernels.shutil, "which", lambda name: str(compiler))
+    unloaded.mkdir(mode=0o700)
+    for i in range(6):
+        old = unloaded / f"{i}.so"
+        old.write_text("so")
+        os.utime(old, (1_000 + i, 1_000 + i))
+    path = kernels.compiled()
+    assert {p.name for p in unloaded.glob("*.so")} == {path.name, "3.so", "4.so", "5.so"}
+
+
 def test_without_a_compiler_torch_is_used_and_the_page_says_what_to_install(
     unloaded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

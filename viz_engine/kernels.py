@@ -34,6 +34,7 @@ BLOCK = 32  # `linear` takes widths that are multiples of it
 WIDTH = 16  # `attend`, `levels` and `rms_norm` likewise
 DTYPES = (torch.bfloat16, torch.float32)
 NUM_TURNS = 5
+KEPT = 4  # compiled files: of other versions, or of other machines that share the folder
 
 _state: dict[str, Message | None] = {}  # "why": None once loaded, else why not
 
@@ -184,10 +185,16 @@ def _compile(path: Path) -> None:
             if done.returncode == 0:
                 draft.chmod(0o600)
                 draft.replace(path)
+                for old in sorted(path.parent.glob("*.so"), key=_age)[KEPT:]:
+                    old.unlink(missing_ok=True)
                 return
         raise subprocess.SubprocessError(done.stderr or f"the compiler gave {done.returncode}")
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _age(path: Path) -> float:
+    return -path.stat().st_mtime
 
 
 def _check_owner(path: Path) -> None:
