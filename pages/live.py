@@ -349,8 +349,8 @@ def about(started: RunStarted) -> None:
     st.caption(plain(f"{machine.name} · {machine.device} · {started.started_at}"))
     for reason in started.reasons:
         st.caption(plain(reason.text(language)))
-    for part in started.parts:
-        st.caption(plain(part.reason.text(language)))
+    for text in dict.fromkeys(part.reason.text(language) for part in started.parts):
+        st.caption(plain(text))
     st.caption(plain(" · ".join(f"{name} {number}" for name, number in started.versions.items())))
     if started.command:
         st.code(started.command[:2000], language="bash", wrap_lines=True)

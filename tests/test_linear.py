@@ -28,7 +28,7 @@ def choose(
     """A network and what was chosen where these times (ms) are measured: of one row, of a piece,
     and of the numbers of rows between."""
     few = few if linear.can_pack() else {k: few[k] for k in few if k != "packed"}
-    turns = iter((few, some or many, some or many, many))
+    turns = iter((few, *[some or many] * 4, many))
     monkeypatch.setattr(linear, "fastest_ms", lambda work: next(turns))
     net = network()
     return net, linear.choose(
@@ -75,7 +75,7 @@ def test_the_own_kernel_takes_few_rows_and_leaves_many_to_others(
     some = {"plain": 9.0, "float32": 5.0, "own": 4.9}  # no gain at 96 as at 24: see `turns`
     net, chosen = choose(monkeypatch, OWN, MANY, some=some | {"own": 4.0})
     assert {layer.forward.own_rows for layer in net} == {96}
-    turns = iter((OWN, some | {"own": 4.0}, some, MANY))
+    turns = iter((OWN, *[some | {"own": 4.0}] * 3, some, MANY))
     monkeypatch.setattr(linear, "fastest_ms", lambda work: next(turns))
     chosen = linear.choose(net := network(), "cpu", torch.bfloat16, 2**40)
     assert {layer.forward.own_rows for layer in net} == {24}
@@ -110,18 +110,26 @@ def test_the_own_kernel_is_taken_as_far_as_it_wins(
     assert chosen.parts[0].on is (rows > 0)
 
 
+def test_a_batch_has_the_own_kernel_where_a_prompt_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Near 24 rows the ways are as fast: what is measured there says nothing of a batch."""
+    assert own_kernels.load() is None
+    near = MANY | {"own": 4.9}
+    turns = iter((OWN, OWN_MANY, OWN_MANY, near, near, MANY))
+    monkeypatch.setattr(linear, "fastest_ms", lambda work: next(turns))
+    chosen = linear.choose(net := network(), "cpu", torch.bfloat16, 2**40)
+    assert {layer.forward.own_rows for layer in net} == {16}
+    assert {layer.forward.many_rows for layer in net} == {24}
+    assert "16 rows" in str(chosen.parts[0].reason)
+
+
 def test_float32_has_the_own_kernel_and_nothing_else_to_choose(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert own_kernels.load() is None
-    turns = iter(
-        (
-            {"onednn": 10.0, "own": 3.0},
-            {"plain": 9.0, "own": 4.0},
-            {"plain": 1.0, "own": 4.0},
-            {"plain": 1.0},
-        )
-    )
+    wins, loses = {"plain": 9.0, "own": 4.0}, {"plain": 1.0, "own": 4.0}
+    turns = iter(({"onednn": 10.0, "own": 3.0}, *[wins] * 3, loses, loses))
     monkeypatch.setattr(linear, "fastest_ms", lambda work: next(turns))
     net = network().float()
     chosen = linear.choose(net, "cpu", torch.float32, 2**40)

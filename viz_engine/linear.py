@@ -9,7 +9,7 @@ Try it: `python -m viz_engine bench --quick` shows each part with its reason
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,8 +22,10 @@ from viz_engine.kernels import fastest_ms
 from viz_engine.text import Message, mib
 
 # From so many rows on a conversion of the weight may cost less than it wins: where bfloat16 is
-# slow, as without AVX-512, from few rows on. The own kernel is for fewer. All are measured.
+# slow, as without AVX-512, from few rows on. The own kernel is for fewer: batches, short prompts.
+# All are measured.
 MANY_ROWS = (24, 96)
+SOME_ROWS = (8, 16)
 PIECE = 256  # rows of a piece of prefill
 SAMPLE_BYTES = 24 * 2**20  # of matrices to measure on, besides the output matrix
 SMALLEST_BYTES = 16 * 2**20  # below this a model's matrices say nothing
@@ -100,14 +102,15 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     with torch.inference_mode():
         packed = [_pack(layer) for layer in sample] if half and can_pack() else None
         one = _one_row_ms(sample, packed, half=half)
-        more = [(num, _rows_ms(sample, num, half=half)) for num in (*MANY_ROWS, PIECE)]
-    own_rows = _own_rows(one, more[:-1])
+        rows = (*SOME_ROWS, *MANY_ROWS, PIECE)
+        more = {num: _rows_ms(sample, num, half=half) for num in rows}
+    own_rows = _own_rows(one, more)
     plain = min(time for name, time in one.items() if name in ("onednn", "native"))
     pack = packed is not None and not own_rows and one["packed"] < GAIN * plain
     roomy = free_bytes > 2 * num_bytes
     copied = pack and roomy
-    widen = half and _wins("float32", more[-1][1])
-    many_rows = MANY_ROWS[not (half and _wins("float32", more[0][1]))]
+    widen = half and _wins("float32", more[PIECE])
+    many_rows = MANY_ROWS[not (half and _wins("float32", more[MANY_ROWS[0]]))]
     many_rows = max(many_rows, own_rows + 1)
     if copied or widen or own_rows:
         for layer in layers:
@@ -121,7 +124,7 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     off = half and not (copied or own_rows) and one["native"] < SWITCH_GAIN * one["onednn"]
     parts = [_own_part(one, own_rows)]
     if half:
-        widened = more[-1][1] | {"rows": many_rows}
+        widened = more[PIECE] | {"rows": many_rows}
         parts += _half_parts(
             one, widened, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off, own=own_rows > 0
         )
@@ -138,17 +141,23 @@ def _wins(name: str, times: dict[str, float]) -> bool:
     return name in times and times[name] < GAIN * times["plain"]
 
 
-def _own_rows(one: dict[str, float], more: Sequence[tuple[int, dict[str, float]]]) -> int:
+def _own_rows(one: dict[str, float], more: Mapping[int, dict[str, float]]) -> int:
     """Up to how many rows the own kernel is used: the largest number measured before which it is
     the fastest throughout."""
-    if "own" not in one or one["own"] >= GAIN * min(t for name, t in one.items() if name != "own"):
+    if not _is_fastest(one):
         return 0
     most = 1
-    for num, times in more:
-        if times["own"] >= GAIN * min(time for name, time in times.items() if name != "own"):
+    for num, times in more.items():
+        if not _is_fastest(times):
             break
         most = num
     return most
+
+
+def _is_fastest(times: dict[str, float]) -> bool:
+    """Whether the own kernel, where it was tried, beats every other."""
+    others = [time for name, time in times.items() if name != "own"]
+    return "own" in times and times["own"] < GAIN * min(others)
 
 
 def packed_layers(network: torch.nn.Module) -> list[FastLinear]:
