@@ -99,6 +99,15 @@ def test_scores_far_apart_neither_overflow_nor_vanish(loaded: None) -> None:
     assert torch.isfinite(kernels.attend(query * 1e30, key, value, None, 1.0)).all()
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_what_is_no_number_is_not_hidden(loaded: None, wrong: float) -> None:
+    """A model that overflows must be seen to, as with torch."""
+    query, key, value = torch.ones(1, 1, 1, 16), numbers(1, 1, 300, 16), numbers(1, 1, 300, 16)
+    key[0, 0, 270, 3] = wrong
+    theirs = F.scaled_dot_product_attention(query, key, value)
+    assert theirs.isnan().all() and kernels.attend(query, key, value, None, None).isnan().all()
+
+
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
 def test_products_do_not_depend_on_the_number_of_threads(loaded: None, dtype: torch.dtype) -> None:
     x, weight = numbers(3, 576, dtype=dtype), numbers(4096, 576, dtype=dtype, seed=2)

@@ -138,7 +138,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<
 // --- one query with the rows of the cache ---------------------------------------------------
 
 // e to the x, for x <= 0: 2 to the whole part by the exponent's bits, 2 to the rest (0 to 1) by a
-// polynomial, off by 2e-7 at most.
+// polynomial, off by 2e-7 at most. What is no number stays none, so that it is seen.
 inline Lanes exp_of(Lanes x) {
   Lanes power = larger(x * 1.44269504f, Lanes{} - 125.0f);
   Whole whole = __builtin_convertvector(power, Whole);  // towards 0
@@ -148,7 +148,8 @@ inline Lanes exp_of(Lanes x) {
   p = p * rest + 2.4015361e-1f;
   p = p * rest + 6.9315308e-1f;
   p = p * rest + 9.9999994e-1f;
-  return p * reinterpret_cast<Lanes>((whole + 126) << 23);
+  p *= reinterpret_cast<Lanes>((whole + 126) << 23);
+  return x == x ? p : x;
 }
 
 // Some rows of K and V: of one KV head, from a column on.

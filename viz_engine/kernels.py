@@ -25,10 +25,10 @@ from viz_engine.text import Message
 Progress = Callable[[Message, float | None], None]
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-COMPILERS = ("g++", "clang++", "c++")
-# What a compiler refuses is left out: OpenMP first (without it one thread), then this processor's
-# own instructions.
-FLAGS = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",))
+# GNU's: another has its own OpenMP, and would keep threads of its own beside torch's.
+COMPILERS = ("g++", "c++")
+# For this processor's own instructions, as x86 and as ARM call it.
+FLAGS = ("-march=native", "-mcpu=native")
 MOST_S = 300  # of compiling
 BLOCK = 32  # `linear` takes widths that are multiples of it
 WIDTH = 16  # `attend`, `levels` and `rms_norm` likewise
@@ -156,7 +156,7 @@ def compiled(progress: Progress = lambda message, fraction: None) -> Path:
 
 def _key() -> str:
     """What a compiled file depends on: the source, torch, the processor's instructions."""
-    about = [torch.__version__, hardware.cpu_name(), *hardware.cpu_flags(), *map(str, FLAGS)]
+    about = [torch.__version__, hardware.cpu_name(), *hardware.cpu_flags(), *FLAGS]
     return hashlib.sha256(SOURCE.read_bytes() + "\n".join(about).encode()).hexdigest()[:24]
 
 
@@ -167,14 +167,14 @@ def _compile(path: Path) -> None:
     home = Path(torch.__file__).parent
     draft = path.with_name(f".{path.stem}.{os.getpid()}")
     common = [
-        *("-std=c++20", "-O3", "-shared", "-fPIC", str(SOURCE), "-o", str(draft)),
+        *("-std=c++20", "-O3", "-fopenmp", "-shared", "-fPIC", str(SOURCE), "-o", str(draft)),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         *("-isystem", str(home / "include"), "-L", str(home / "lib"), "-ltorch_cpu", "-lc10"),
     ]
     try:
-        for flags in FLAGS:
+        for flag in FLAGS:
             done = subprocess.run(
-                [compiler, *flags, *common],
+                [compiler, flag, *common],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
