@@ -107,6 +107,7 @@ def test_started_says_all_that_was_chosen_and_why(tiny: Callable[..., Loaded]) -
     assert {part.name for part in started.parts} == {
         "attention",
         "compiled_attention",
+        "compiled_attention_prefill",
         "compiled_norm",
         "linear",
         "traced_step",

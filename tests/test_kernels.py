@@ -46,8 +46,8 @@ def assert_rounded_once(got: torch.Tensor, exact: torch.Tensor, size: torch.Tens
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 7, 8, 13, 24])
-@pytest.mark.parametrize(("num_out", "width"), [(1, 32), (7, 64), (64, 96), (193, 576)])
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 7, 8, 13, 20, 21, 24, 265, 530])
+@pytest.mark.parametrize(("num_out", "width"), [(1, 32), (7, 64), (64, 352), (193, 672)])
 def test_rows_times_a_matrix_is_rounded_once(
     loaded: None, dtype: torch.dtype, num_rows: int, num_out: int, width: int
 ) -> None:
@@ -90,40 +90,92 @@ def test_one_query_reads_the_rows_as_softmax_says(
         assert_rounded_once(got, exact, size)
 
 
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("num_columns", [9, 320, 321, 700])
+@pytest.mark.parametrize("num_new", [2, 7, 70])
+@pytest.mark.parametrize(("num_queries", "num_heads"), [(2, 2), (5, 1), (14, 2)])
+@pytest.mark.parametrize("kind", ["causal", "window", "pads", "any"])
+def test_several_queries_read_the_rows_as_softmax_says(
+    loaded: None,
+    dtype: torch.dtype,
+    num_columns: int,
+    num_new: int,
+    num_queries: int,
+    num_heads: int,
+    kind: str,
+) -> None:
+    num_columns = max(num_columns, num_new)
+    slab = numbers(2, num_heads, num_columns + 9, 48, dtype=dtype)
+    key = slab[:, :, 3 : 3 + num_columns, :32]
+    value = slab[:, :, 5 : 5 + num_columns, 16:]
+    query = numbers(2, num_new, num_queries, 32, dtype=dtype, seed=5).transpose(1, 2)
+    causal = torch.ones(num_new, num_columns, dtype=torch.bool).tril(num_columns - num_new)
+    mask = causal.expand(2, 1, -1, -1).clone()
+    if kind == "window":
+        mask &= ~causal.tril(num_columns - num_new - 5)
+    elif kind == "pads":
+        mask[1, ..., : num_columns - num_new] = False
+    elif kind == "any":
+        mask &= torch.rand(mask.shape, generator=torch.Generator().manual_seed(6)) > 0.4
+        mask |= torch.eye(num_columns, dtype=torch.bool)[-num_new:]  # its own row
+    got = kernels.attend(query, key, value, None if kind == "causal" else mask, 0.3)
+    wide = [t.double().repeat_interleave(num_queries // num_heads, dim=1) for t in (key, value)]
+    exact = F.scaled_dot_product_attention(query.double(), *wide, attn_mask=mask, scale=0.3)
+    size = wide[1].abs().amax() * torch.ones_like(exact)
+    assert_rounded_once(got, exact.transpose(1, 2), size.transpose(1, 2))
+
+
+def test_a_query_that_sees_nothing_gives_a_number_and_spoils_no_other(loaded: None) -> None:
+    """A pad's own: what it gives is read by nobody, but must not be no number."""
+    query, rows = numbers(1, 2, 9, 16), numbers(1, 1, 400, 16)
+    mask = torch.ones(9, 400, dtype=torch.bool).tril(391)[None, None].clone()
+    whole = kernels.attend(query, rows, rows, mask, None)
+    mask[0, 0, 3] = False
+    got = kernels.attend(query, rows, rows, mask, None)
+    assert torch.isfinite(got).all()
+    others = torch.arange(9) != 3
+    assert torch.equal(got[:, others], whole[:, others])
+
+
 def test_scores_far_apart_neither_overflow_nor_vanish(loaded: None) -> None:
     key, value = torch.zeros(1, 1, 600, 16), numbers(1, 1, 600, 16)
     key[0, 0, 500] = 1e4
-    query = torch.ones(1, 1, 1, 16)
-    assert torch.equal(kernels.attend(query, key, value, None, 1.0)[0, 0, 0], value[0, 0, 500])
-    assert torch.isfinite(kernels.attend(-query, key, value, None, 1.0)).all()
-    assert torch.isfinite(kernels.attend(query * 1e30, key, value, None, 1.0)).all()
+    for num_new in (1, 3):
+        query = torch.ones(1, 1, num_new, 16)
+        assert torch.equal(kernels.attend(query, key, value, None, 1.0)[0, 0, 0], value[0, 0, 500])
+        assert torch.isfinite(kernels.attend(-query, key, value, None, 1.0)).all()
+        assert torch.isfinite(kernels.attend(query * 1e30, key, value, None, 1.0)).all()
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_what_is_no_number_is_not_hidden(loaded: None, wrong: float) -> None:
     """A model that overflows must be seen to, as with torch."""
-    query, key, value = torch.ones(1, 1, 1, 16), numbers(1, 1, 300, 16), numbers(1, 1, 300, 16)
+    key, value = numbers(1, 1, 300, 16), numbers(1, 1, 300, 16)
     key[0, 0, 270, 3] = wrong
-    theirs = F.scaled_dot_product_attention(query, key, value)
-    assert theirs.isnan().all() and kernels.attend(query, key, value, None, None).isnan().all()
+    for num_new in (1, 4):
+        query = torch.ones(1, 1, num_new, 16)
+        theirs = F.scaled_dot_product_attention(query, key, value)
+        assert theirs.isnan().all() and kernels.attend(query, key, value, None, None).isnan().all()
+    many = kernels.linear(torch.full((30, 32), wrong), numbers(5, 32), None)
+    assert not many.isfinite().any()
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
 def test_products_do_not_depend_on_the_number_of_threads(loaded: None, dtype: torch.dtype) -> None:
-    x, weight = numbers(3, 576, dtype=dtype), numbers(4096, 576, dtype=dtype, seed=2)
-    query, rows = numbers(2, 6, 1, 64, dtype=dtype), numbers(2, 2, 900, 64, dtype=dtype, seed=4)
+    x, weight = numbers(40, 576, dtype=dtype), numbers(4096, 576, dtype=dtype, seed=2)
+    query, rows = numbers(2, 6, 90, 64, dtype=dtype), numbers(2, 2, 900, 64, dtype=dtype, seed=4)
     before = torch.get_num_threads()
     seen = []
     try:
         for num_threads in (1, 2, 3):
             torch.set_num_threads(num_threads)
-            seen.append(
-                (kernels.linear(x, weight, None), kernels.attend(query, rows, rows, None, None))
-            )
+            seen.append([kernels.linear(few, weight, None) for few in (x[:3], x)])
+            asked = (query[:, :, :1], query)
+            seen[-1] += [kernels.attend(some, rows, rows, None, None) for some in asked]
     finally:
         torch.set_num_threads(before)
-    for product, read in seen[1:]:
-        assert torch.equal(product, seen[0][0]) and torch.equal(read, seen[0][1])
+    for made in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(made, seen[0], strict=True))
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
@@ -163,7 +215,11 @@ def test_what_the_products_cannot_take_is_told_apart(loaded: None) -> None:
     rows = numbers(2, 1, 9, 32)
     assert kernels.takes_rows(rows, rows, None)
     assert kernels.takes_rows(rows, rows, torch.ones(2, 1, 1, 9, dtype=torch.bool))
-    assert not kernels.takes_rows(rows, rows, torch.ones(2, 1, 3, 9, dtype=torch.bool))
+    several = torch.ones(2, 1, 3, 9, dtype=torch.bool)
+    assert kernels.takes_rows(rows, rows, several, 3) and not kernels.takes_rows(
+        rows, rows, several
+    )
+    assert not kernels.takes_rows(numbers(1, 1, 2, 336), rows, None), "a key wider than a tile"
     assert not kernels.takes_rows(rows[..., :24], rows, None)
     assert not kernels.takes_rows(rows.transpose(2, 3), rows, None)
     assert not kernels.takes_rows(rows.half(), rows.half(), None)
@@ -176,7 +232,14 @@ def test_what_the_products_cannot_take_is_told_apart(loaded: None) -> None:
         lambda: kernels.linear(numbers(1, 64), numbers(3, 32), None),
         lambda: kernels.linear(numbers(1, 32).half(), numbers(3, 32), None),
         lambda: kernels.linear(numbers(1, 32), numbers(3, 32), numbers(2)),
-        lambda: kernels.attend(numbers(1, 1, 2, 16), *[numbers(1, 1, 5, 16)] * 2, None, None),
+        lambda: kernels.attend(numbers(1, 1, 6, 16), *[numbers(1, 1, 5, 16)] * 2, None, None),
+        lambda: kernels.attend(numbers(1, 1, 2, 336), *[numbers(1, 1, 5, 336)] * 2, None, None),
+        lambda: kernels.attend(
+            numbers(1, 1, 2, 16),
+            *[numbers(1, 1, 5, 16)] * 2,
+            torch.ones(1, 1, 3, 5, dtype=torch.bool),
+            None,
+        ),
         lambda: kernels.attend(numbers(1, 3, 1, 16), *[numbers(1, 2, 5, 16)] * 2, None, None),
         lambda: kernels.attend(numbers(1, 1, 1, 16), *[numbers(1, 1, 0, 16)] * 2, None, None),
         lambda: kernels.attend(
@@ -241,8 +304,8 @@ def test_without_a_compiler_torch_is_used_and_the_page_says_what_to_install(
     layer = torch.nn.Linear(2048, 4096).bfloat16().requires_grad_(False)
     chosen = linear.choose(torch.nn.Sequential(layer), "cpu", HALF, 2**40)
     assert [p.reason.key for p in chosen.parts if p.name == "compiled_linear"] == [why.key]
-    part = attention.choose(4, (2, 32, 32), "cpu", HALF, True)
-    assert not part.on and part.reason == why
+    for part in attention.choose(4, (2, 32, 32), "cpu", HALF, True, True):
+        assert not part.on and part.reason == why
     monkeypatch.undo()
     assert kernels.load() is None
 
@@ -321,13 +384,16 @@ def test_the_module_compiles_by_itself_and_says_what_came_of_it() -> None:
 def test_attention_reads_with_what_was_measured_to_be_faster(
     loaded: None, monkeypatch: pytest.MonkeyPatch, own: float, torch_ms: float, on: bool
 ) -> None:
-    monkeypatch.setattr(kernels, "fastest_ms", lambda work: {"own": own, "torch": torch_ms})
-    part = attention.choose(6, (2, 64, 32), "cpu", HALF, True)
-    assert (
-        part.on is on
-        and f"{own:.3f}" in str(part.reason)
-        and f"{torch_ms:.3f}" in str(part.reason.text("zh"))
-    )
+    other = {"own": 1.0, "torch": 9.0 if not on else 0.5}  # of the other phase: the other way round
+    for phase in (0, 1):
+        took = [other, {"own": own, "torch": torch_ms}][:: -1 if phase == 0 else 1]
+        turns = iter(took)
+        monkeypatch.setattr(kernels, "fastest_ms", lambda work, turns=turns: next(turns))
+        parts = attention.choose(6, (2, 64, 32), "cpu", HALF, True, True)
+        assert [part.on for part in parts] == [on, not on][:: 1 if phase == 0 else -1]
+        part = parts[phase]
+        assert f"{own:.3f}" in str(part.reason)
+        assert f"{torch_ms:.3f}" in str(part.reason.text("zh"))
 
 
 @pytest.mark.parametrize(
@@ -343,16 +409,21 @@ def test_attention_reads_with_what_was_measured_to_be_faster(
     ],
 )
 def test_where_it_is_not_for_it_says_why(loaded: None, given: tuple, key: str) -> None:
-    part = attention.choose(*given)
-    assert not part.on and part.reason.key == key
+    for part in attention.choose(*given, False):
+        assert not part.on and part.reason.key == key
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_attention_counts_the_same_rows_whoever_reads_them(loaded: None, masked: bool) -> None:
-    query, key, value = numbers(2, 6, 1, 32), numbers(2, 2, 40, 32), numbers(2, 2, 40, 16, seed=3)
-    mask = torch.ones(2, 1, 1, 40, dtype=torch.bool) if masked else None
+@pytest.mark.parametrize("num_new", [1, 40])
+def test_attention_counts_the_same_rows_whoever_reads_them(
+    loaded: None, masked: bool, num_new: int
+) -> None:
+    query, key = numbers(2, 6, num_new, 32), numbers(2, 2, 40, 32)
+    value = numbers(2, 2, 40, 16, seed=3)
+    mask = torch.ones(2, 1, num_new, 40, dtype=torch.bool).tril(40 - num_new) if masked else None
     if masked:
         mask[1, ..., :9] = False
+        mask[1, ..., 0] = True
     both = []
     for wanted in (False, True):
         reads = attention.RowReads()

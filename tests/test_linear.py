@@ -67,6 +67,24 @@ def test_rows_are_widened_from_where_it_was_measured_to_win(
     assert ("24 rows" in kernels.parts[3].reason.text("en")) is (rows == 24)
 
 
+@pytest.mark.parametrize("num_rows", [1, 25, 300])
+def test_the_own_kernel_takes_every_number_of_rows_where_it_wins_at_a_piece_too(
+    monkeypatch: pytest.MonkeyPatch, num_rows: int
+) -> None:
+    assert own_kernels.load() is None
+    net, chosen = choose(monkeypatch, OWN, OWN_MANY, some=OWN_MANY)
+    assert {layer.forward.own_rows for layer in net} == {linear.ANY}
+    own, _, _, widened = chosen.parts
+    assert own.on and own.reason.key == "part.compiled_linear_any"
+    assert widened.on and widened.reason.key == "part.widened_own" and "4.00" in str(widened.reason)
+    calls = []
+    monkeypatch.setattr(own_kernels, "linear", lambda *given: calls.append(1) or F.linear(*given))
+    with torch.inference_mode():
+        for layer in net:
+            layer(torch.randn(1, num_rows, layer.in_features).bfloat16())
+    assert len(calls) == len(SIZES)
+
+
 @pytest.mark.parametrize("num_rows", [1, 5, 24, 25, 300])
 def test_the_own_kernel_takes_few_rows_and_leaves_many_to_others(
     monkeypatch: pytest.MonkeyPatch, num_rows: int

@@ -25,7 +25,8 @@ IGNORED = {"position_ids", "use_cache", "is_causal", "sliding_window"}
 _counting: list["RowReads"] = []  # the counter of the forward that is on
 _in_float32: list[bool] = []  # not empty: inside `in_float32`
 _compiled: list[bool] = []  # not empty: inside `compiled`
-PROBED_ROWS = 1024  # on which both ways of one query are timed
+PROBED_ROWS = 1024  # on which both ways are timed
+PIECE = 256  # queries of a piece of prefill
 GAIN = 0.9  # of torch's time: what the own kernel must reach
 _looks: list["AttentionLook"] = []  # the look of the forward that is on
 
@@ -105,7 +106,7 @@ def in_float32(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def compiled(wanted: bool) -> Iterator[None]:
-    """Let one query read the rows with this program's own kernel."""
+    """Let queries read the rows with this program's own kernel."""
     if not wanted:
         yield
         return
@@ -122,31 +123,63 @@ def choose(
     device: str,
     dtype: torch.dtype,
     own_attention: bool,
-) -> EnginePart:
-    """Whether `compiled` is faster than torch here, for a layer with `sizes` (KV heads, widths of
-    K and of V): both timed on some rows."""
-    name = "compiled_attention"
+    widen: bool,
+) -> tuple[EnginePart, EnginePart]:
+    """Whether `compiled` is faster than torch here in decode and in prefill (there with
+    `in_float32(widen)`), for a layer with `sizes` (KV heads, widths of K and of V): timed on some
+    rows."""
     num_heads, width, value_width = sizes
     if device != "cpu" or not own_attention or not num_heads or not num_query_heads:
-        return EnginePart(name=name, on=False, reason=Message(key="part.compiled_not_ours"))
+        return _both_off(Message(key="part.compiled_not_ours"))
     if why := kernels.load():
-        return EnginePart(name=name, on=False, reason=why)
-    query = torch.ones(1, num_query_heads, 1, width, dtype=dtype)
+        return _both_off(why)
+    queries = torch.ones(1, num_query_heads, PIECE, width, dtype=dtype)
     key = torch.ones(1, num_heads, PROBED_ROWS, width, dtype=dtype)
     value = torch.ones(1, num_heads, PROBED_ROWS, value_width, dtype=dtype)
     if num_query_heads % num_heads or not kernels.takes_rows(key, value, None):
-        return EnginePart(name=name, on=False, reason=Message(key="part.compiled_widths"))
-    with torch.inference_mode():
-        took = kernels.fastest_ms(
-            {
-                "own": lambda: kernels.attend(query, key, value, None, None),
-                "torch": lambda: _one_query(query, key, value, None, None),
-            }
+        return _both_off(Message(key="part.compiled_widths"))
+    mask = torch.ones(PIECE, PROBED_ROWS, dtype=torch.bool).tril(PROBED_ROWS - PIECE)[None, None]
+    one = (queries[:, :, :1], key, value, None, None)
+    piece = (queries, key, value, mask, None)
+    ways = {"decode": (_one_query, one), "prefill": (_many_queries, piece)}
+    with torch.inference_mode(), in_float32(widen):
+        decode, prefill = (
+            kernels.fastest_ms(
+                {
+                    "own": lambda given=given: kernels.attend(*given),
+                    "torch": lambda theirs=theirs, given=given: theirs(*given),
+                }
+            )
+            for theirs, given in ways.values()
         )
+    return (
+        _measured(
+            "compiled_attention",
+            "part.compiled_attention_on",
+            "part.compiled_attention_off",
+            decode,
+        ),
+        _measured(
+            "compiled_attention_prefill",
+            "part.compiled_prefill_on",
+            "part.compiled_prefill_off",
+            prefill,
+        ),
+    )
+
+
+def _both_off(why: Message) -> tuple[EnginePart, EnginePart]:
+    return (
+        EnginePart(name="compiled_attention", on=False, reason=why),
+        EnginePart(name="compiled_attention_prefill", on=False, reason=why),
+    )
+
+
+def _measured(name: str, if_on: str, if_off: str, took: dict[str, float]) -> EnginePart:
     on = took["own"] < GAIN * took["torch"]
     params = {f"{which}_ms": f"{ms:.3f}" for which, ms in took.items()} | {"rows": PROBED_ROWS}
-    key_of = "part.compiled_attention_on" if on else "part.compiled_attention_off"
-    return EnginePart(name=name, on=on, reason=Message(key=key_of, params=params))
+    reason = Message(key=if_on if on else if_off, params=params)
+    return EnginePart(name=name, on=on, reason=reason)
 
 
 def row_attention(
@@ -181,17 +214,27 @@ def row_attention(
         _looks[-1].take(query, key, scaling)
     if softcap is not None or s_aux is not None:
         return _explicit(query, key, value, attention_mask, scaling, softcap, s_aux), None
-    num_query_heads, num_new = query.shape[1:3]
-    num_kv_heads = key.shape[1]
+    num_new = query.shape[2]
+    alone = attention_mask is None and num_new not in (1, key.shape[2])  # which it sees is not said
+    if _compiled and not alone and kernels.takes_rows(key, value, attention_mask, num_new):
+        return kernels.attend(query, key, value, attention_mask, scaling), None
     if num_new == 1:
-        if _compiled and kernels.takes_rows(key, value, attention_mask):
-            return kernels.attend(query, key, value, attention_mask, scaling), None
         return _one_query(query, key, value, attention_mask, scaling), None
-    dtype = query.dtype
+    return _many_queries(query, key, value, attention_mask, scaling), None
+
+
+def _many_queries(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+) -> torch.Tensor:
+    num_query_heads, num_kv_heads, dtype = query.shape[1], key.shape[1], query.dtype
     if _in_float32:
         query, key, value = query.float(), key.float(), value.float()
     grouped = num_query_heads != num_kv_heads
-    if grouped and attention_mask is not None and query.is_cuda:
+    if grouped and mask is not None and query.is_cuda:
         # With a mask CUDA's fast kernels take no groups.
         key = key.repeat_interleave(num_query_heads // num_kv_heads, dim=1)
         value = value.repeat_interleave(num_query_heads // num_kv_heads, dim=1)
@@ -200,12 +243,12 @@ def row_attention(
         query,
         key,
         value,
-        attn_mask=attention_mask,
-        is_causal=attention_mask is None,
+        attn_mask=mask,
+        is_causal=mask is None,
         scale=scaling,
         enable_gqa=grouped,
     )
-    return out.to(dtype).transpose(1, 2), None
+    return out.to(dtype).transpose(1, 2)
 
 
 def _one_query(

@@ -14,7 +14,7 @@ from statistics import median
 
 import torch
 
-from viz_engine import hardware, linear
+from viz_engine import hardware, kernels, linear
 from viz_engine.models import DTYPES
 from viz_engine.roofline import Ceiling, Ceilings
 
@@ -78,18 +78,22 @@ def _dtypes(device: str) -> list[str]:
 
 
 def _rate(dtype: str, device: str, sizes: tuple[int, ...], most_s: float) -> Ceiling:
-    """The best of two products (as written, and with rows by rows, as a linear layer does) at
-    several sizes; a size is left out where the one before says that it would take too long."""
+    """The best of some products (torch's as written, and with rows by rows, as a linear layer does;
+    this program's own) at several sizes; a size is left out where the one before says that it would
+    take too long."""
     found: list[Ceiling] = []
+    kernels.load()
     for size in sizes:
         if found and 2 * size**3 / max(one.per_s for one in found) > most_s / MIN_TRIES:
             break
         left = torch.ones(size, size, dtype=DTYPES[dtype], device=device)
-        kernels = {
+        products = {
             "mm": lambda left=left: torch.mm(left, left),
             "linear": lambda left=left: torch.nn.functional.linear(left, left),
         }
-        for name, work in kernels.items():
+        if kernels.takes_weight(left):
+            products["own"] = lambda left=left: kernels.linear(left, left, None)
+        for name, work in products.items():
             with linear.onednn(True):
                 took = _tries(work, device, most_s / 2)
             found.append(_ceiling(2 * size**3, took, f"{name} {size}"))

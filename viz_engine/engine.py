@@ -480,7 +480,7 @@ def forward(
     }
     counting = nullcontext() if rows is None else rows.reads.counting()
     widen = loaded.prefill_in_float32 and ids.shape[1] > 1
-    own = compiled(loaded.compiled_attention)
+    own = compiled(loaded.compiled_prefill if ids.shape[1] > 1 else loaded.compiled_attention)
     with counting, linear.onednn(not one_row), in_float32(widen), own:
         return call(loaded.model, loaded.probed.arguments, given)[:, -1]
 

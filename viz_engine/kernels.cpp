@@ -11,50 +11,23 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <vector>
 
-namespace {
+#include "kernels_lanes.h"
+#include "kernels_many.h"
 
-constexpr int kLanes = 8;  // floats of a vector
-typedef float Lanes __attribute__((vector_size(kLanes * 4)));
-typedef int32_t Whole __attribute__((vector_size(kLanes * 4)));
-typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
-typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
-typedef float Four __attribute__((vector_size(16)));
+namespace {
 
 constexpr int kLine = 64;      // bytes that memory gives at once
 constexpr int kAhead = 4096;   // bytes: a row is too short for the processor to see where it goes
 constexpr int kBlock = 32;     // weights of a row that a loop takes
 constexpr int kChunk = 256;    // rows of the cache that a task reads
 constexpr int kGrain = 32768;  // weights that are worth a thread
-
-inline float wide(float x) { return x; }
-inline float wide(c10::BFloat16 x) { return std::bit_cast<float>(uint32_t(x.x) << 16); }
-
-inline Lanes load(const float* at) {
-  Lanes x;
-  __builtin_memcpy(&x, at, sizeof x);
-  return x;
-}
-
-inline Lanes load(const c10::BFloat16* at) {
-  Halves x;
-  __builtin_memcpy(&x, at, sizeof x);
-  return reinterpret_cast<Lanes>(__builtin_convertvector(x, Words) << 16);
-}
-
-inline float sum(Lanes x) {
-  Four y = __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
-  y += __builtin_shufflevector(y, y, 2, 3, 0, 1);
-  return y[0] + y[1];
-}
-
-inline Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
+constexpr int kFew = 20;       // rows: more are multiplied in tiles
 
 template <class T>
 inline void fetch(const T* at, int64_t count, int ahead = 0) {
@@ -116,8 +89,9 @@ void linear_rows(const T* x, const T* w, const T* bias, T* y, int64_t m, int64_t
 template <class T>
 void linear_of(const at::Tensor& x, const at::Tensor& w, const T* bias, at::Tensor& y) {
   int64_t n = w.size(0), k = w.size(1);
-  linear_rows<T>(x.const_data_ptr<T>(), w.const_data_ptr<T>(), bias, y.data_ptr<T>(),
-                 x.numel() / k, n, k);
+  const int64_t m = x.numel() / k;
+  auto product = m > kFew ? linear_many<T> : linear_rows<T>;
+  product(x.const_data_ptr<T>(), w.const_data_ptr<T>(), bias, y.data_ptr<T>(), m, n, k);
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& bias) {
@@ -136,21 +110,6 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<
 }
 
 // --- one query with the rows of the cache ---------------------------------------------------
-
-// e to the x, for x <= 0: 2 to the whole part by the exponent's bits, 2 to the rest (0 to 1) by a
-// polynomial, off by 2e-7 at most. What is no number stays none, so that it is seen.
-inline Lanes exp_of(Lanes x) {
-  Lanes power = larger(x * 1.44269504f, Lanes{} - 125.0f);
-  Whole whole = __builtin_convertvector(power, Whole);  // towards 0
-  Lanes rest = power - __builtin_convertvector(whole, Lanes) + 1.0f;
-  Lanes p = rest * 1.8775767e-3f + 8.9893397e-3f;
-  p = p * rest + 5.5826318e-2f;
-  p = p * rest + 2.4015361e-1f;
-  p = p * rest + 6.9315308e-1f;
-  p = p * rest + 9.9999994e-1f;
-  p *= reinterpret_cast<Lanes>((whole + 126) << 23);
-  return x == x ? p : x;
-}
 
 // Some rows of K and V: of one KV head, from a column on.
 template <class T>
@@ -279,27 +238,36 @@ void attend_rows(const at::Tensor& query, const at::Tensor& key, const at::Tenso
   }
 }
 
-// query [B, Hq, 1, D], key [B, Hkv, S, D], value [B, Hkv, S, Dv], mask bool [B, 1, 1, S]:
-// [B, 1, Hq, Dv].
+// query [B, Hq, T, D], key [B, Hkv, S, D], value [B, Hkv, S, Dv], mask bool [B, 1, T, S]; without
+// one the last query sees all: [B, T, Hq, Dv].
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                   const std::optional<at::Tensor>& mask, double scale) {
-  TORCH_CHECK(query.dim() == 4 && query.size(2) == 1 && key.dim() == 4 && value.dim() == 4, "rows");
+  TORCH_CHECK(query.dim() == 4 && key.dim() == 4 && value.dim() == 4, "rows");
   TORCH_CHECK(query.size(0) == key.size(0) && query.size(1) % key.size(1) == 0 &&
-              query.size(3) == key.size(3), "query");
+              query.size(3) == key.size(3) && query.size(2) <= key.size(2), "query");
   TORCH_CHECK(key.sizes().slice(0, 3) == value.sizes().slice(0, 3), "value");
-  TORCH_CHECK(key.size(3) % (2 * kLanes) == 0 && value.size(3) % (2 * kLanes) == 0, "width");
-  TORCH_CHECK(key.stride(3) == 1 && value.stride(3) == 1 && key.size(2) > 0, "order");
+  TORCH_CHECK(key.size(3) % (2 * kLanes) == 0 && value.size(3) % (2 * kLanes) == 0 &&
+              key.size(3) <= kDepth, "width");
+  TORCH_CHECK(key.stride(3) == 1 && value.stride(3) == 1, "order");
   TORCH_CHECK(query.scalar_type() == key.scalar_type() && key.scalar_type() == value.scalar_type(),
               "types");
-  TORCH_CHECK(!mask || (mask->scalar_type() == at::kBool &&
-                        mask->numel() == key.size(0) * key.size(2)), "mask");
-  at::Tensor asked = query.contiguous(), seen = mask ? mask->contiguous() : at::Tensor();
-  at::Tensor out = at::empty({query.size(0), 1, query.size(1), value.size(3)}, query.options());
+  TORCH_CHECK(!mask || (mask->scalar_type() == at::kBool && mask->dim() == 4), "mask");
+  const int64_t batch = query.size(0), asked = query.size(2), columns = key.size(2);
+  at::Tensor out = at::empty({batch, asked, query.size(1), value.size(3)}, query.options());
+  at::Tensor seen;
+  if (mask) seen = mask->expand({batch, 1, asked, columns});
+  if (mask && seen.stride(3) != 1) seen = seen.contiguous();
+  const bool half = key.scalar_type() == at::kBFloat16;
+  if (asked > 1) {
+    auto attend = half ? attend_many<c10::BFloat16> : attend_many<float>;
+    attend(query.stride(3) == 1 ? query : query.contiguous(), key, value, seen, scale, out);
+    return out;
+  }
+  at::Tensor one = query.contiguous();
+  if (mask) seen = seen.contiguous();
   const bool* at = mask ? seen.const_data_ptr<bool>() : nullptr;
-  if (key.scalar_type() == at::kBFloat16)
-    attend_rows<c10::BFloat16>(asked, key, value, at, scale, out);
-  else
-    attend_rows<float>(asked, key, value, at, scale, out);
+  auto attend = half ? attend_rows<c10::BFloat16> : attend_rows<float>;
+  attend(one, key, value, at, scale, out);
   return out;
 }
 

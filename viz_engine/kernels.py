@@ -1,4 +1,4 @@
-"""This program's own compiled products for a few rows, where the machine has a C++ compiler.
+"""This program's own compiled products, where the machine has a C++ compiler.
 
 `kernels.cpp` is compiled for this processor at the first load, once, and kept in the cache folder;
 what it gives is compared with torch before it is used. Without a compiler torch's own products do
@@ -25,6 +25,7 @@ from viz_engine.text import Message
 Progress = Callable[[Message, float | None], None]
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
+INCLUDED = ("kernels_lanes.h", "kernels_many.h")
 # GNU's: another has its own OpenMP, and would keep threads of its own beside torch's.
 COMPILERS = ("g++", "c++")
 # For this processor's own instructions, as x86 and as ARM call it.
@@ -32,6 +33,7 @@ FLAGS = ("-march=native", "-mcpu=native")
 MOST_S = 300  # of compiling
 BLOCK = 32  # `linear` takes widths that are multiples of it
 WIDTH = 16  # `attend`, `levels` and `rms_norm` likewise
+MOST_WIDTH = 320  # of a key
 DTYPES = (torch.bfloat16, torch.float32)
 NUM_TURNS = 5
 KEPT = 4  # compiled files: of other versions, or of other machines that share the folder
@@ -52,7 +54,7 @@ def is_loaded() -> bool:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`F.linear` of a few rows `[..., K]`; bfloat16 or float32, the weight as it lies."""
+    """`F.linear` of rows `[..., K]`; bfloat16 or float32, the weight as it lies."""
     return torch.ops.second_token.linear(x, weight, bias)
 
 
@@ -63,23 +65,27 @@ def takes_weight(weight: torch.Tensor) -> bool:
 
 
 def attend(
-    query: torch.Tensor,  # [B, Hq, 1, D]
+    query: torch.Tensor,  # [B, Hq, T, D]
     key: torch.Tensor,  # [B, Hkv, S, D]
     value: torch.Tensor,  # [B, Hkv, S, Dv]
-    mask: torch.Tensor | None,  # bool [B, 1, 1, S]
+    mask: torch.Tensor | None,  # bool [B, 1, T, S]; None: each of the last T sees all before it
     scaling: float | None,
 ) -> torch.Tensor:
-    """Attention of one query a head, `[B, 1, Hq, Dv]`: each row read once for its query group."""
+    """Attention `[B, T, Hq, Dv]`: each row read once for its query group, of several queries once
+    for a few hundred of them."""
     scaling = query.shape[3] ** -0.5 if scaling is None else scaling
     return torch.ops.second_token.attend(query, key, value, mask, scaling)
 
 
-def takes_rows(key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> bool:
-    """Whether `attend` can read them, or `levels` without a mask."""
+def takes_rows(
+    key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, num_new: int = 1
+) -> bool:
+    """Whether `attend` can read them for `num_new` queries, or `levels` without a mask."""
     widths = key.shape[-1] % WIDTH == 0 and value.shape[-1] % WIDTH == 0
+    widths = widths and key.shape[-1] <= MOST_WIDTH
     order = key.stride(-1) == 1 and value.stride(-1) == 1
     alike = key.dtype == value.dtype and key.dtype in DTYPES and not key.is_cuda
-    seen = mask is None or mask.shape == (key.shape[0], 1, 1, key.shape[-2])
+    seen = mask is None or mask.shape == (key.shape[0], 1, num_new, key.shape[-2])
     return is_loaded() and widths and order and alike and seen
 
 
@@ -157,7 +163,8 @@ def compiled(progress: Progress = lambda message, fraction: None) -> Path:
 def _key() -> str:
     """What a compiled file depends on: the source, torch, the processor's instructions."""
     about = [torch.__version__, hardware.cpu_name(), *hardware.cpu_flags(), *FLAGS]
-    return hashlib.sha256(SOURCE.read_bytes() + "\n".join(about).encode()).hexdigest()[:24]
+    sources = [path.read_bytes() for path in (SOURCE, *map(SOURCE.with_name, INCLUDED))]
+    return hashlib.sha256(b"".join(sources) + "\n".join(about).encode()).hexdigest()[:24]
 
 
 def _compile(path: Path) -> None:
@@ -208,18 +215,17 @@ def _agrees() -> bool:
     """Whether the products give what torch gives, up to rounding."""
     dice = torch.Generator().manual_seed(11)
     for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
-        shapes = (5, 64), (9, 64), (9,), (2, 6, 1, 32), (2, 2, 300, 32), (2, 2, 300, 16)
+        shapes = (50, 64), (9, 64), (9,), (2, 6, 9, 32), (2, 2, 700, 32), (2, 2, 700, 16)
         made = (torch.randn(shape, generator=dice).to(dtype) for shape in shapes)
         x, weight, bias, query, key, value = made
-        mask = torch.rand(2, 1, 1, 300, generator=dice) > 0.3
-        folded = query.reshape(2, 2, 3, 32)
-        both = (
-            (linear(x, weight, bias), F.linear(x, weight, bias)),
-            (
-                attend(query, key, value, mask, None).view(2, 2, 3, 16),
-                F.scaled_dot_product_attention(folded, key, value, attn_mask=mask),
-            ),
-        )
+        mask = torch.rand(2, 1, 9, 700, generator=dice) > 0.3
+        both = [(linear(rows, weight, bias), F.linear(rows, weight, bias)) for rows in (x[:5], x)]
+        for num in (1, 9):
+            asked, seen = query[:, :, :num], mask[:, :, :num]
+            theirs = F.scaled_dot_product_attention(
+                asked, key, value, attn_mask=seen, enable_gqa=True
+            )
+            both.append((attend(asked, key, value, seen, None), theirs.transpose(1, 2)))
         if not all((a - b).abs().max() <= most * b.abs().max() for a, b in both):
             return False
     normed = rms_norm(x, x[0].contiguous(), 1e-5), F.rms_norm(x, (64,), x[0], 1e-5)

@@ -2,8 +2,9 @@
 
 For a few rows, as in decode: this program's own, oneDNN, torch's, or oneDNN on weights packed
 beforehand (a second copy of them). For many rows, as in prefill: bfloat16, or in float32 with each
-weight converted as it is used, which is exact. Each sums up in float32 and rounds once. Measured at
-load on the model's own matrices. It knows nothing of models' structure or of runs.
+weight converted as it is used, which is exact, by torch or by this program's own. Each sums up in
+float32 and rounds once. Measured at load on the model's own matrices. It knows nothing of models'
+structure or of runs.
 
 Try it: `python -m viz_engine bench --quick` shows each part with its reason
 """
@@ -22,8 +23,8 @@ from viz_engine.kernels import fastest_ms
 from viz_engine.text import Message, mib
 
 # From so many rows on a conversion of the weight may cost less than it wins: where bfloat16 is
-# slow, as without AVX-512, from few rows on. The own kernel is for fewer: batches, short prompts.
-# All are measured.
+# slow, as without AVX-512, from few rows on. The own kernel is for fewer (batches, short prompts)
+# or for any number. All are measured.
 MANY_ROWS = (24, 96)
 SOME_ROWS = (8, 16)
 PIECE = 256  # rows of a piece of prefill
@@ -31,6 +32,7 @@ SAMPLE_BYTES = 24 * 2**20  # of matrices to measure on, besides the output matri
 SMALLEST_BYTES = 16 * 2**20  # below this a model's matrices say nothing
 GAIN = 0.9  # of the plain kernel's time: what a copy, a conversion or a kernel must reach
 SWITCH_GAIN = 0.95  # the same for a switch that costs nothing
+ANY = 2**62  # rows
 
 
 # Where weights of a shape are converted to: fresh memory for each would take as long again.
@@ -105,6 +107,7 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
         rows = (*SOME_ROWS, *MANY_ROWS, PIECE)
         more = {num: _rows_ms(sample, num, half=half) for num in rows}
     own_rows = _own_rows(one, more)
+    own_rows = ANY if own_rows == PIECE else own_rows
     plain = min(time for name, time in one.items() if name in ("onednn", "native"))
     pack = packed is not None and not own_rows and one["packed"] < GAIN * plain
     roomy = free_bytes > 2 * num_bytes
@@ -126,7 +129,7 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     if half:
         widened = more[PIECE] | {"rows": many_rows}
         parts += _half_parts(
-            one, widened, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off, own=own_rows > 0
+            one, widened, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off, own=own_rows
         )
     return Kernels(
         onednn_off_for_one_row=off,
@@ -148,16 +151,16 @@ def _own_rows(one: dict[str, float], more: Mapping[int, dict[str, float]]) -> in
         return 0
     most = 1
     for num, times in more.items():
-        if not _is_fastest(times):
+        if not _is_fastest(times, SWITCH_GAIN):
             break
         most = num
     return most
 
 
-def _is_fastest(times: dict[str, float]) -> bool:
+def _is_fastest(times: dict[str, float], gain: float = GAIN) -> bool:
     """Whether the own kernel, where it was tried, beats every other."""
     others = [time for name, time in times.items() if name != "own"]
-    return "own" in times and times["own"] < GAIN * min(others)
+    return "own" in times and times["own"] < gain * min(others)
 
 
 def packed_layers(network: torch.nn.Module) -> list[FastLinear]:
@@ -231,7 +234,7 @@ def _rows_ms(sample: list[torch.nn.Linear], num_rows: int, *, half: bool) -> dic
     work = {"plain": lambda: [F.linear(r, layer.weight, layer.bias) for layer, r in both]}
     if half:
         work["float32"] = lambda: [_widened(r, layer.weight, layer.bias) for layer, r in both]
-    if num_rows < PIECE and all(kernels.takes_weight(layer.weight) for layer in few):
+    if all(kernels.takes_weight(layer.weight) for layer in few):
         work["own"] = lambda: [kernels.linear(r, layer.weight, layer.bias) for layer, r in both]
     return fastest_ms(work)
 
@@ -244,9 +247,13 @@ def _own_part(one: dict[str, float], own_rows: int) -> EnginePart:
         return EnginePart(name=name, on=False, reason=why)
     others = min(time for name, time in one.items() if name != "own")
     params = {"own_ms": f"{one['own']:.2f}", "torch_ms": f"{others:.2f}"}
-    key = "part.compiled_linear_on" if own_rows else "part.compiled_linear_off"
-    rows = {"rows": own_rows} if own_rows else {}
-    return EnginePart(name=name, on=own_rows > 0, reason=Message(key=key, params=params | rows))
+    if own_rows == ANY:
+        reason = Message(key="part.compiled_linear_any", params=params)
+    elif own_rows:
+        reason = Message(key="part.compiled_linear_on", params=params | {"rows": own_rows})
+    else:
+        reason = Message(key="part.compiled_linear_off", params=params)
+    return EnginePart(name=name, on=own_rows > 0, reason=reason)
 
 
 def _half_parts(
@@ -258,7 +265,7 @@ def _half_parts(
     roomy: bool,
     widen: bool,
     off: bool,
-    own: bool,
+    own: int,
 ) -> tuple[EnginePart, ...]:
     """The three choices of bfloat16, each with what was measured."""
     shown = {"packed_ms": "-"} | {f"{name}_ms": f"{value:.2f}" for name, value in one.items()}
@@ -271,8 +278,12 @@ def _half_parts(
     else:
         packed = "part.packed_off" if "packed" in one else "part.packed_absent"
     wide = {"float32_ms": f"{many['float32']:.2f}", "bfloat16_ms": f"{many['plain']:.2f}"}
-    wide["rows"] = many["rows"]
-    widened = _widened_key(many["rows"]) if widen else "part.widened_off"
+    if own == ANY:
+        widened = "part.widened_own"
+        wide["own_ms"] = f"{many['own']:.2f}"
+    else:
+        widened = _widened_key(many["rows"]) if widen else "part.widened_off"
+        wide["rows"] = many["rows"]
     return (
         EnginePart(
             name="packed_weights",
@@ -280,7 +291,11 @@ def _half_parts(
             reason=Message(key=packed, params=shown | size),
         ),
         EnginePart(name="onednn_off_for_one_row", on=off, reason=Message(key=switch, params=shown)),
-        EnginePart(name="prefill_in_float32", on=widen, reason=Message(key=widened, params=wide)),
+        EnginePart(
+            name="prefill_in_float32",
+            on=widen or own == ANY,
+            reason=Message(key=widened, params=wide),
+        ),
     )
 
 

@@ -60,6 +60,7 @@ class Loaded:
     pad_token_id: int
     probed: Probed  # attention, cache, pieces: what agrees with the model as it was loaded
     compiled_attention: bool  # one query reads its rows with this program's own kernel
+    compiled_prefill: bool  # several do
     onednn_off_for_one_row: bool
     packed_bytes: int  # of the second copy of the weights that decode reads
     prefill_in_float32: bool
@@ -111,7 +112,7 @@ def load(
     wide = DTYPES[chosen_dtype]
     ways = linear.choose(network, chosen_device, wide, free_bytes(chosen_device))
     norms = norm.choose(network, chosen_device, wide)
-    reading = _choose_attention(probed, spec, chosen_device, wide)
+    reading = _choose_attention(probed, spec, chosen_device, wide, ways.prefill_in_float32)
     once, lookup = count_weights(network)
     return Loaded(
         name=model,
@@ -122,11 +123,12 @@ def load(
         dtype=chosen_dtype,
         hardware=describe_device(chosen_device),
         reasons=tuple(reasons),
-        parts=(*probed.parts, reading, norms, *ways.parts),
+        parts=(*probed.parts, *reading, norms, *ways.parts),
         probed=probed,
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
         pad_token_id=_pad_token_id(config, tokenizer, spec.vocab_size),
-        compiled_attention=reading.on,
+        compiled_attention=reading[0].on,
+        compiled_prefill=reading[1].on,
         onednn_off_for_one_row=ways.onednn_off_for_one_row,
         packed_bytes=ways.packed_bytes,
         prefill_in_float32=ways.prefill_in_float32,
@@ -137,12 +139,13 @@ def load(
 
 
 def _choose_attention(
-    probed: Probed, spec: ModelSpec, device: str, dtype: torch.dtype
-) -> EnginePart:
-    """How one query reads the rows, by the size of most layers."""
+    probed: Probed, spec: ModelSpec, device: str, dtype: torch.dtype, widen: bool
+) -> tuple[EnginePart, EnginePart]:
+    """How one query and how several read the rows, by the size of most layers."""
     sizes = [(at.num_kv_heads, at.key_dim, at.value_dim) for at in spec.layers if at.num_kv_heads]
     usual = max(sizes, key=sizes.count, default=(0, 0, 0))
-    return attention.choose(spec.num_query_heads, usual, device, dtype, probed.own_attention)
+    heads = spec.num_query_heads
+    return attention.choose(heads, usual, device, dtype, probed.own_attention, widen)
 
 
 def fetch(model: str, progress: Progress = lambda message, fraction: None) -> Path:
