@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from viz_engine import bench, bench_report, contenders, engine, race_bench
-from viz_engine.bench_report import LLAMA, OURS, PIECES, WHOLE
+from viz_engine.bench_report import BARE, LLAMA, OURS, PIECES, WHOLE
 from viz_engine.models import Loaded
 
 TINY = bench.Plan(
@@ -22,6 +22,7 @@ TINY = bench.Plan(
     num_steps=2,
     num_prefills=1,
     num_instrumented=10,
+    run=(300, 8),
     num_compared=5,
     memory_at=None,
     quick=True,
@@ -97,7 +98,10 @@ def test_everything_is_measured_and_printed_on_a_tiny_model(
     assert json.loads(json.dumps(found)) == found
     names = {OURS, *(f"transformers {dtype}" for dtype in bench.HF_DTYPES)}
     cells = {(r["contender"], r["context"], r["batch"]) for r in found["decode"]}
-    assert cells == {(name, context, batch) for name in names for context, batch in TINY.cells}
+    expected = {(name, context, batch) for name in names for context, batch in TINY.cells}
+    assert cells == expected | {(BARE, 8, 1)}, "the floor is taken by turns too, once a context"
+    on = found["instrumentation"]
+    assert on["run"] == [300, 8] and on["num"] == 10 and on["share"] < 1 and on["of_steps"] < 5
     assert all(r["ms"]["num"] == 4 and r["ms"]["median"] > 0 for r in found["decode"])
     assert {r["contender"] for r in found["prefill"]} == {f"{OURS} {PIECES}", f"{OURS} {WHOLE}"} | (
         names - {OURS}

@@ -162,14 +162,15 @@ def test_what_is_no_number_is_not_hidden(loaded: None, wrong: float) -> None:
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
 def test_products_do_not_depend_on_the_number_of_threads(loaded: None, dtype: torch.dtype) -> None:
-    x, weight = numbers(40, 576, dtype=dtype), numbers(4096, 576, dtype=dtype, seed=2)
+    x, weight = numbers(40, 576, dtype=dtype), numbers(4098, 576, dtype=dtype, seed=2)
     query, rows = numbers(2, 6, 90, 64, dtype=dtype), numbers(2, 2, 900, 64, dtype=dtype, seed=4)
     before = torch.get_num_threads()
     seen = []
     try:
         for num_threads in (1, 2, 3):
             torch.set_num_threads(num_threads)
-            seen.append([kernels.linear(few, weight, None) for few in (x[:3], x)])
+            some = (x[:1], x[:2], x[:3], x[:7], x)  # rows of weights are paired or not
+            seen.append([kernels.linear(few, weight, None) for few in some])
             asked = (query[:, :, :1], query)
             seen[-1] += [kernels.attend(some, rows, rows, None, None) for some in asked]
     finally:

@@ -13,6 +13,7 @@ import datetime
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,13 +26,14 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from viz_engine import bench_report, cost, engine, hardware, models
-from viz_engine.bench_report import LLAMA, OURS, PIECES, WHOLE
+from viz_engine.bench_report import BARE, LLAMA, OURS, PIECES, WHOLE
 from viz_engine.command import QUESTIONS
 from viz_engine.contenders import LlamaCpp, Ours, Transformers
-from viz_engine.events import RunSettings, RunStarted, StepFinished, to_line
+from viz_engine.events import RunSettings, StepFinished, to_line
 from viz_engine.models import Loaded
 
 HF_DTYPES = ("float32", "bfloat16", "float16")
+NUM_TRIED = 3  # of each way to read the weights, before one is taken
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -46,6 +48,7 @@ class Plan:
     num_steps: int = 8  # of a turn, besides the one dropped
     num_prefills: int = 4
     num_instrumented: int = 160
+    run: tuple[int, int] = (2000, 64)  # tokens read and written: the live page's first preset
     num_compared: int = 48  # tokens whose logits are compared
     memory_at: int | None = 8000
     most_s: float = 75.0  # of a decode cell, twice that of a prefill: then no further turns
@@ -98,21 +101,20 @@ def measure(
         llama = _llama(Path(kept), plan, model)
         contenders = {OURS: ours, **theirs} | ({} if llama is None else {LLAMA: llama})
         weights = {name: contender.weight_bytes for name, contender in contenders.items()}
-        say("bare read of the weights")
-        read = _bare_read(loaded, plan.num_turns)
+        read = _BareRead(loaded)
         say("logits")
         divergence = _divergence(ours, theirs, ids[: min(96, len(ids))], plan.num_compared)
         say(f"reading {plan.most_columns} tokens")
         ours.prefill(torch.tensor([ids]), 256)
         source = ours.rows
-        decode = list(_decode(plan, ours, theirs, llama, source, ids, say))
+        decode = list(_decode(plan, ours, theirs, llama, read, source, ids, say))
         say("time against context")
         slope = _slope(plan, ours, source, loaded)
         ours.rows = source = None
         prefill = list(_prefill(plan, ours, theirs, llama, ids, say))
         llama = contenders = None
     say("instrumentation")
-    instrumentation = _instrumentation(loaded, plan.num_instrumented)
+    instrumentation = _instrumentation(loaded, plan.run, plan.num_instrumented)
     memory = None
     if plan.memory_at is not None:
         say(f"memory at {plan.memory_at}")
@@ -121,6 +123,8 @@ def measure(
     columns = plan.cells[0][0] + 1
     num_bytes = loaded.weight_bytes_once + loaded.lookup_row_bytes
     num_bytes += columns * cost.row_bytes(loaded.spec, loaded.dtype)
+    bare = bench_report.cell(decode, contender=BARE, context=plan.cells[0][0], batch=1)["ms"]
+    gb_per_s = read.num_bytes / bare["median"] / 1e6
     document = {
         "machine": hardware.cpu_name(),
         "num_threads": torch.get_num_threads(),
@@ -133,11 +137,11 @@ def measure(
         "load_after": os.getloadavg()[0],
         "took_s": time.monotonic() - began,
         "weights": weights,
-        "read": read,
+        "read": {"ms": bare, "gb_per_s": gb_per_s},
         "decode": decode,
         "prefill": prefill,
         "slope": slope,
-        "mbu": num_bytes / (at_32["ms"]["median"] / 1e3) / (read["gb_per_s"] * 1e9),
+        "mbu": num_bytes / at_32["ms"]["median"] / 1e6 / gb_per_s,
         "divergence": divergence,
         "instrumentation": instrumentation,
         "memory": memory,
@@ -157,19 +161,19 @@ def _llama(folder: Path, plan: Plan, model: str | None) -> LlamaCpp | None:
     return LlamaCpp(folder, plan.most_columns + 64, torch.get_num_threads())
 
 
-def _bare_read(loaded: Loaded, num_turns: int) -> dict[str, object]:
-    """The fastest of torch's ways to read as many bytes as the weights have, all threads."""
-    once = torch.ones(loaded.weight_bytes_once // 4, dtype=torch.float32)
-    ways = {"sum": once.sum, "dot": lambda: torch.dot(once, once)}
-    took: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(num_turns * 2 + 1):
-        for name, way in ways.items():
-            start = time.perf_counter_ns()
-            way()
-            took[name].append((time.perf_counter_ns() - start) / 1e6)
-    times = min((times[1:] for times in took.values()), key=min)
-    ms = bench_report.spread(times)
-    return {"ms": ms, "gb_per_s": once.nbytes / ms["median"] / 1e6}
+class _BareRead:
+    """The fastest of torch's ways to read as many bytes as the weights have, all threads: the
+    floor of a step."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        once = torch.ones(loaded.weight_bytes_once // 4, dtype=torch.float32)
+        self.num_bytes = once.nbytes
+        ways = [once.sum, lambda: torch.dot(once, once)]
+        self.turn = min(map(_timed, ways), key=lambda way: min(way() for _ in range(NUM_TRIED)))
+
+    def reads(self, num: int) -> list[int]:
+        """Nanoseconds of each."""
+        return [self.turn() for _ in range(num)]
 
 
 def _timed(work: Callable[[], object]) -> Callable[[], int]:
@@ -229,6 +233,7 @@ def _decode(
     ours: Ours,
     theirs: dict[str, Transformers],
     llama: LlamaCpp | None,
+    read: _BareRead,
     source: object,
     ids: list[int],
     say: Callable[[str], None],
@@ -244,6 +249,8 @@ def _decode(
         if llama is not None and batch == 1:
             llama.hold(ids[:context])
             turns[LLAMA] = lambda: llama.decode(plan.num_steps)
+        if batch == 1:
+            turns[BARE] = lambda: read.reads(plan.num_steps)
         took: dict[str, list[float]] = {name: [] for name in turns}
         for i in _turns(plan.num_turns, plan.most_s):
             for name, turn in turns.items():
@@ -300,31 +307,38 @@ def _divergence(
     return rows
 
 
-def _instrumentation(loaded: Loaded, num_steps: int) -> dict[str, object]:
-    """The wall time of a run's steps with its records, sampling and sensors, each record made a
-    line, against the same steps bare: step by step by turns."""
+def _instrumentation(loaded: Loaded, run: tuple[int, int], num_steps: int) -> dict[str, object]:
+    """What records, sampling and sensors add, each record made a line: of decode steps against the
+    same steps bare, by turns, and of a whole run (tokens read, tokens written). Of prefill it is
+    what is done outside the timed spans, since its pieces differ by more than that."""
     settings = RunSettings(
         model=loaded.name,
         prompts=(QUESTIONS["en"],),
-        context_len=128,
+        context_len=run[0],
         new_tokens=num_steps + 2,
         stop_token_ids=(),
     )
     events = engine.generate(loaded, settings, run_id="bench")
-    on, off = [], []
-    bare = None
-    for event in events:
-        if isinstance(event, RunStarted):
-            parts, ids = event.parts, list(event.prompt_token_ids[0])
-        if isinstance(event, StepFinished) and event.phase == "decode":
+    started = next(events)
+    ids = torch.tensor(started.prompt_token_ids)
+    to_line(started)
+    prefill_ns = outside_ns = 0
+    while True:
+        start = time.perf_counter_ns()
+        for event in events:
+            line = to_line(event)
+            if isinstance(event, StepFinished):
+                break
+        if event.phase == "decode":
             break
-        to_line(event)
+        prefill_ns += event.duration_ns
+        outside_ns += time.perf_counter_ns() - start - event.duration_ns
     bare = Ours(loaded)
-    bare.prefill(torch.tensor([ids]), settings.chunk_len)
+    bare.prefill(ids, settings.chunk_len)
     prompt = bare.rows
-    bare.hold(prompt, 1, len(ids))
-    column, token = len(ids), 1
-    line = to_line(event)
+    bare.hold(prompt, 1, ids.shape[1])
+    column, token = ids.shape[1], 1
+    on, off = [], []
     for _ in range(num_steps):
         start = time.perf_counter_ns()
         for event in events:
@@ -339,8 +353,17 @@ def _instrumentation(loaded: Loaded, num_steps: int) -> dict[str, object]:
         off.append(time.perf_counter_ns() - start)
         column += 1
     events.close()
-    share = bench_report.trimmed_share(on, off)
-    return {"share": share, "num": len(on), "line_bytes": len(line), "parts": parts}
+    of_steps = bench_report.trimmed_share(on, off)
+    decode_ns = run[1] * statistics.median(off)
+    extra_ns = outside_ns + of_steps * decode_ns
+    return {
+        "share": extra_ns / (prefill_ns + decode_ns),
+        "of_steps": of_steps,
+        "num": len(on),
+        "run": list(run),
+        "line_bytes": len(line),
+        "parts": started.parts,
+    }
 
 
 def _memory(context: int) -> dict[str, object]:

@@ -14,6 +14,7 @@ from viz_engine.text import mib
 OURS = "second token"
 PIECES, WHOLE = "in pieces of 256", "in one piece"
 LLAMA = "llama.cpp float16"
+BARE = "bare read of the weights"
 Document = Mapping[str, object]
 
 
@@ -107,7 +108,7 @@ def targets(document: Document) -> list[dict[str, object]]:
     add("read bandwidth reached at 32", document["mbu"], 0.55, least=True)
     add("R² of time against context", document["slope"]["r2"], 0.95, least=True)
     share = document["instrumentation"]["share"]
-    add("instrumentation: share of wall time", share, 0.03, least=False)
+    add("instrumentation: share of a run's wall time", share, 0.03, least=False)
     memory = document.get("memory")
     if memory:
         rest = memory["peak_bytes"] - memory["weight_bytes"] - memory["reserved_bytes"]
@@ -135,7 +136,8 @@ def table(document: Document) -> str:
     read = document["read"]
     out += [
         "",
-        f"Bare read of the weights: {read['ms']['median']:.1f} ms, {read['gb_per_s']:.1f} GB/s",
+        f"Bare read of the weights, by turns with decode at the first context: "
+        f"{read['ms']['median']:.1f} ms, {read['gb_per_s']:.1f} GB/s",
         "",
         "Decode, ms a step: median (p10-p90), number of steps; own load average",
     ]
@@ -183,7 +185,9 @@ def _facts(document: Document) -> list[str]:
     ]
     on = document["instrumentation"]
     out.append(
-        f"Events, sampling, telemetry: {on['share']:.1%} of the wall time of {on['num']} steps"
+        f"Events, sampling, telemetry: {on['share']:.1%} of the wall time of a whole run "
+        f"({on['run'][0]} tokens read, {on['run'][1]} written), {on['of_steps']:.1%} of that of "
+        f"its decode steps ({on['num']})"
     )
     memory = document.get("memory")
     if memory:

@@ -37,10 +37,12 @@ inline void fetch(const T* at, int64_t count, int ahead = 0) {
 
 // --- rows with a matrix ---------------------------------------------------------------------
 
-// R rows of weights [R, K] with M rows x [M, K]: y[m * n + r]. K is a multiple of kBlock.
-template <class T, int R, int M>
-inline void tile(const T* w, const float* x, const T* bias, int64_t width, T* y, int64_t n) {
-  constexpr int kSums = std::max(1, 4 / (R * M));  // of each product: an addition takes a while
+// R rows of weights [R, K] with M rows x [M, K]: y[m * n + r]. K is a multiple of kBlock. Of each
+// product several sums are kept, since an addition takes a while: as many for two rows of weights
+// as for one, since the number of threads decides which are paired.
+template <class T, int R, int M, bool kAlone>
+inline void few(const T* w, const float* x, const T* bias, int64_t width, T* y, int64_t n) {
+  constexpr int kSums = std::max(1, (kAlone ? 4 : 2) / M);
   Lanes sums[R][M][kSums] = {};
   for (int64_t k = 0; k < width; k += kBlock) {
     for (int r = 0; r < R; r++) fetch(w + r * width + k, kBlock, kAhead);
@@ -66,10 +68,10 @@ inline void tile(const T* w, const float* x, const T* bias, int64_t width, T* y,
 }
 
 template <class T, int R>
-void tiles(int64_t m, const T* w, const float* x, const T* bias, int64_t width, T* y, int64_t n) {
-  for (; m >= 4; m -= 4, x += 4 * width, y += 4 * n) tile<T, R, 4>(w, x, bias, width, y, n);
-  for (; m >= 2; m -= 2, x += 2 * width, y += 2 * n) tile<T, R, 2>(w, x, bias, width, y, n);
-  if (m) tile<T, R, 1>(w, x, bias, width, y, n);
+void several(int64_t m, const T* w, const float* x, const T* bias, int64_t k, T* y, int64_t n) {
+  for (; m >= 4; m -= 4, x += 4 * k, y += 4 * n) few<T, R, 4, false>(w, x, bias, k, y, n);
+  for (; m >= 2; m -= 2, x += 2 * k, y += 2 * n) few<T, R, 2, false>(w, x, bias, k, y, n);
+  if (m) few<T, R, 1, false>(w, x, bias, k, y, n);
 }
 
 template <class T>
@@ -77,12 +79,20 @@ void linear_rows(const T* x, const T* w, const T* bias, T* y, int64_t m, int64_t
   std::vector<float> rows(m * k);
   for (int64_t i = 0; i < m * k; i++) rows[i] = wide(x[i]);
   at::parallel_for(0, n, std::max<int64_t>(1, kGrain / k), [&](int64_t i, int64_t stop) {
-    // Two rows of weights share what is loaded of several x; for one x memory is the limit, and a
-    // single stream the fastest.
-    for (int64_t both = m < 3 ? i : stop - 1; i < both; i += 2)
-      tiles<T, 2>(m, w + i * k, rows.data(), bias ? bias + i : nullptr, k, y + i, n);
-    for (; i < stop; i++)
-      tiles<T, 1>(m, w + i * k, rows.data(), bias ? bias + i : nullptr, k, y + i, n);
+    // Two rows of weights share what is loaded of several x; for one or two memory is the limit,
+    // and a single stream the fastest.
+    for (int64_t num; i < stop; i += num) {
+      const T *from = w + i * k, *added = bias ? bias + i : nullptr;
+      num = m > 2 && i + 1 < stop ? 2 : 1;
+      if (m == 1)
+        few<T, 1, 1, true>(from, rows.data(), added, k, y + i, n);
+      else if (m == 2)
+        few<T, 1, 2, true>(from, rows.data(), added, k, y + i, n);
+      else if (num == 1)
+        several<T, 1>(m, from, rows.data(), added, k, y + i, n);
+      else
+        several<T, 2>(m, from, rows.data(), added, k, y + i, n);
+    }
   });
 }
 

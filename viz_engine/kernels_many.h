@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kHeight = 6;  // rows of a tile: with two vectors each they fill 12 of 16 registers
 constexpr int kPanel = 2 * kLanes;  // columns of a tile
-constexpr int kDepth = 320;         // products that a tile sums up: a panel of it fits the first cache
+constexpr int kDepth = 320;         // products of a tile: a panel of so many fits the first cache
 constexpr int kUnroll = 8;
 constexpr int kMost = 264;          // rows that are widened at once: they fit the second cache
 
@@ -29,8 +29,8 @@ inline void hold(Lanes& left, Lanes& right) {
 #endif
 }
 
-// c [kHeight, kPanel] = a [kHeight, kDepth] times b [depth, kPanel], added to what is there. `depth`
-// is a multiple of kLanes.
+// c [kHeight, kPanel] = a [kHeight, kDepth] times b [depth, kPanel], added to what is there or not.
+// `depth` is a multiple of kLanes.
 inline void tile(const float* a, const float* b, int64_t depth, float* c, int64_t pitch, bool add) {
   Lanes sums[kHeight][2] = {};
   for (int64_t k = 0; k < depth; k += kUnroll) {
