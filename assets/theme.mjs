@@ -4,28 +4,38 @@
 import { paletteOf } from "./matrix.mjs";
 
 export const probe = typeof document === "undefined" ? null : document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-function rgbOf(node, name) {
-  const sample = document.createElement("i");
-  sample.style.cssText = `position:absolute;visibility:hidden;background:var(${name})`;
-  node.append(sample);
-  probe.fillStyle = "#000";
-  probe.fillStyle = getComputedStyle(sample).backgroundColor;
-  sample.remove();
-  probe.fillRect(0, 0, 1, 1);
-  return [...probe.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+const NAMES = ["card", "bg", "line", "text", "mut", "k", "v", "new", "read", "pre", "dec", "track"];
+
+/** The colours of custom properties, as red, green, blue: all in one go, since a look at a style and a look at a pixel
+ * each make the browser wait for what it has not yet worked out. */
+function rgbsOf(node, properties) {
+  const samples = properties.map((name) => {
+    const sample = document.createElement("i");
+    sample.style.cssText = `position:absolute;visibility:hidden;background:var(${name})`;
+    return sample;
+  });
+  node.append(...samples);
+  samples.forEach((sample, i) => {
+    probe.fillStyle = "#000";
+    probe.fillStyle = getComputedStyle(sample).backgroundColor;
+    probe.fillRect(i, 0, 1, 1);
+  });
+  for (const sample of samples) sample.remove();
+  const pixels = probe.getImageData(0, 0, properties.length, 1).data;
+  return properties.map((_, i) => [...pixels.slice(4 * i, 4 * i + 3)]);
 }
 
 /** Colours from the page's theme: dark or light by the luminance of its background. `stamp` changes when they do. */
 export function themeOf(root) {
-  const [r, g, b] = rgbOf(root, "--st-background-color");
+  const [[r, g, b]] = rgbsOf(root, ["--st-background-color"]);
   const dark = 0.2126 * r + 0.7152 * g + 0.0722 * b < 128;
   root.dataset.theme = dark ? "dark" : "light";
   const theme = { dark, font: getComputedStyle(root).fontFamily };
-  for (const name of ["card", "bg", "line", "text", "mut", "k", "v", "new", "read", "pre", "dec", "track"]) {
-    const rgb = rgbOf(root, `--${name}`);
-    theme[name] = `rgb(${rgb.join(",")})`;
-    theme[`${name}Rgb`] = rgb;
-  }
+  const colours = rgbsOf(root, NAMES.map((name) => `--${name}`));
+  NAMES.forEach((name, i) => {
+    theme[name] = `rgb(${colours[i].join(",")})`;
+    theme[`${name}Rgb`] = colours[i];
+  });
   const mix = (a, c, share) => a.map((value, i) => value + (c[i] - value) * share);
   const bright = dark ? [255, 255, 255] : [10, 16, 40];
   const empty = mix(theme.cardRgb, theme.textRgb, dark ? 0.09 : 0.07);
