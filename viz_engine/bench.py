@@ -33,6 +33,7 @@ from viz_engine.events import RunSettings, StepFinished, to_line
 from viz_engine.models import Loaded
 
 HF_DTYPES = ("float32", "bfloat16", "float16")
+REST_S = 0.3  # before a prefill: threads of the contender before look out for work for a while
 NUM_TRIED = 3  # of each way to read the weights, before one is taken
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -222,6 +223,7 @@ def _prefill(
         for i in _turns(plan.num_prefills, 2 * plan.most_s):
             for name, turn in turns.items():
                 if i or name != "transformers float16":  # slow: no warm-up of its own
+                    time.sleep(REST_S)
                     took[name].append(turn() / 1e6)
         for name, times in took.items():
             times = times if name == "transformers float16" else times[1:]

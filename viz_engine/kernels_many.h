@@ -20,6 +20,7 @@ constexpr int kHeight = 6;  // rows of a tile: with two vectors each they fill 1
 constexpr int kPanel = 2 * kLanes;  // columns of a tile
 constexpr int kDepth = 320;         // products of a tile: a panel of so many fits the first cache
 constexpr int kUnroll = 8;
+constexpr int kFetched = 32;  // numbers that memory gives at once, of bfloat16
 constexpr int kMost = 264;          // rows that are widened at once: they fit the second cache
 
 // Keeps both in registers: GCC would load them again for each use.
@@ -61,6 +62,8 @@ inline void tile(const float* a, const float* b, int64_t depth, float* c, int64_
 template <class T>
 inline void pack(const T* rows, int64_t pitch, int64_t num, int64_t depth, float* panel) {
   for (int64_t k = 0; k < depth; k += kLanes) {
+    for (int i = 0; k % kFetched == 0 && i < kPanel; i++)  // of the panel after this one
+      __builtin_prefetch(rows + (kPanel + i) * pitch + k, 0, 2);
     for (int64_t half = 0; half < kPanel; half += kLanes) {
       Lanes x[kLanes];
 #pragma GCC unroll 8
@@ -82,12 +85,12 @@ void linear_piece(const T* x, const T* w, const T* bias, T* y, int64_t m, int64_
   const int64_t depth = (k / kLanes + blocks - 1) / blocks * kLanes;  // of a block but the last
   static thread_local std::vector<float> kept;  // fresh memory for each would take as long again
   kept.resize(std::max<size_t>(kept.size(), tiles * blocks * kHeight * kDepth));
-  float* rows = kept.data();  // [tiles, blocks, kHeight, kDepth]
+  float* rows = kept.data();  // [blocks, tiles, kHeight, kDepth]
   at::parallel_for(0, tiles, 1, [&](int64_t t, int64_t last) {
     for (; t < last; t++) {
       for (int64_t i = 0; i < blocks * kHeight; i++) {
         const int64_t row = t * kHeight + i % kHeight, from = i / kHeight * depth;
-        float* to = rows + (t * blocks * kHeight + i) * kDepth;
+        float* to = rows + ((i / kHeight * tiles + t) * kHeight + i % kHeight) * kDepth;
         for (int64_t j = 0; j < std::min(depth, k - from); j += kLanes)
           store(to + j, row < m ? load(x + row * k + from + j) : Lanes{});
       }
@@ -103,7 +106,7 @@ void linear_piece(const T* x, const T* w, const T* bias, T* y, int64_t m, int64_
         const int64_t from = block * depth, num = std::min(depth, k - from);
         pack(w + p * kPanel * k + from, k, columns, num, panel);
         for (int64_t t = 0; t < tiles; t++)
-          tile(rows + (t * blocks + block) * kHeight * kDepth, panel, num,
+          tile(rows + (block * tiles + t) * kHeight * kDepth, panel, num,
                sums.data() + t * kHeight * kPanel, kPanel, block > 0);
       }
       alignas(32) float added[kPanel] = {};
