@@ -360,10 +360,11 @@ first_values()
 run, plays = current_run()
 if run is not None and not run.finished and not live.session_alive(run.session_id):
     run.session_id = session_id  # reloaded in mid-run: the new tab may stop it
-running = run is not None and not run.finished and run.session_id == session_id
+over = run is None or run.finished  # asked once: it may finish while the page is made
+running = not over and run.session_id == session_id
 with st.container(key="ask"):
     ask_band(run, running)
 with st.container():  # there without a notice too: the view below keeps its place in the page
     if notice := st.session_state.get("notice"):
         st.warning(plain(notice.text(language)), icon=":material/info:")
-kv_matrix.live_view(run, language=language, autoplay=plays)
+kv_matrix.live_view(run, over=over, language=language, autoplay=plays)

@@ -301,7 +301,7 @@ def ask_band(run: live.Run | None, running: bool) -> None:
             help=say("race.repeats_help"),
             **KEEP,
         )
-        cost_line(run.log if run is not None and run.finished else None)
+        cost_line(run.log if run is not None and over else None)
         with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
             with st.popover(say("ask.settings"), icon=":material/tune:"):
                 settings_box()
@@ -347,7 +347,7 @@ def races_box(run: live.Run | None) -> None:
         on_change=open_file,
         help=say("race.open_help"),
     )
-    if run is None or not run.finished:
+    if run is None or not over:
         return
     ask_boxes.download(say, "race.download", run)
     st.caption(say("race.link"), help=say("race.link_help"))
@@ -639,7 +639,8 @@ first_values()
 run, plays = current_race()
 if run is not None and not run.finished and not live.session_alive(run.session_id):
     run.session_id = session_id  # reloaded in mid-race: the new tab may stop it
-running = run is not None and not run.finished and run.session_id == session_id
+over = run is None or run.finished  # asked once: it may finish while the page is made
+running = not over and run.session_id == session_id
 mode = (st.session_state.get("race_view") or {}).get("mode") or st.query_params.get("mode")
 st.session_state.race_mode = mode if mode in ("clock", "token") else "clock"
 keep_link(run)
@@ -649,11 +650,16 @@ with st.container():  # there without a notice too: the view below keeps its pla
     if notice := st.session_state.get("race_notice"):
         st.warning(plain(notice.text(language)), icon=":material/info:")
 lacks = ()
-if run is not None and run.finished and run.log.race is not None:
+if run is not None and over and run.log.race is not None:
     lacks = tuple(message.text(language) for message in race.missing(run.log))
 kv_matrix.race_view(
-    run, language=language, autoplay=plays, mode=st.session_state.race_mode, missing=lacks
+    run,
+    over=over,
+    language=language,
+    autoplay=plays,
+    mode=st.session_state.race_mode,
+    missing=lacks,
 )
-if run is not None and run.finished and any(run.log.runs(cache) for cache in CACHES):
+if run is not None and over and any(run.log.runs(cache) for cache in CACHES):
     with st.container(key="race_panels"):
         panels(run.log)

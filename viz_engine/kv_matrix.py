@@ -96,6 +96,7 @@ def _style(name: str) -> str:
 def live_view(
     run: live.Run | None,
     *,
+    over: bool,
     language: str,
     key: str = "live_view",
     autoplay: bool = False,
@@ -105,6 +106,8 @@ def live_view(
 ) -> object:
     """Draw `run`, or the empty view. Call it in the same place at every rerun, under the same key.
 
+    `over` is what the rest of the page was made for: whether the run had finished. A run that has
+    finished since tells the page so, like one that finishes later.
     `autoplay` plays a finished run from its start when it is opened. `transport="poll"` feeds
     frames through the page from the start; None leaves it to the browser to find that it must.
     The result's `finished` is the run's id in the rerun that follows the end of a live run;
@@ -113,12 +116,13 @@ def live_view(
     data = {} if projection is None else {"projection": projection}
     states = {"on_finished_change": on_finished or _nothing, "on_projection_change": _nothing}
     data["autoplay"] = autoplay
-    return _mount(_live_component(), run, language, key, transport == "poll", data, states)
+    return _mount(_live_component(), run, over, language, key, transport == "poll", data, states)
 
 
 def race_view(
     run: live.Run | None,
     *,
+    over: bool,
     language: str,
     key: str = "race_view",
     autoplay: bool = False,
@@ -126,15 +130,17 @@ def race_view(
     missing: tuple[str, ...] = (),
 ) -> object:
     """Draw the race `run`, or the empty lanes. `mode` (clock, token) is how the lanes are aligned
-    at first; the result's `mode` is what the visitor chose. `missing` says what the race lacks."""
+    at first; the result's `mode` is what the visitor chose. `missing` says what the race lacks,
+    `over` as in `live_view`."""
     data = {"autoplay": autoplay, "mode": mode, "missing": list(missing)}
     states = {"on_finished_change": _nothing, "on_mode_change": _nothing}
-    return _mount(_race_component(), run, language, key, False, data, states)
+    return _mount(_race_component(), run, over, language, key, False, data, states)
 
 
 def _mount(
     component: Callable[..., object],
     run: live.Run | None,
+    over: bool,
     language: str,
     key: str,
     poll: bool,
@@ -148,7 +154,7 @@ def _mount(
         "run_id": run.id if run else None,
         "language": language,
         "strings": words(language),
-        "over": run is not None and run.finished,
+        "over": over,
         "recorded": run is not None and run.settings is None,
         "transport": "poll" if poll else "auto",
     }
@@ -159,7 +165,7 @@ def _mount(
         states_of_feed = {"on_transport_change": _nothing, "on_resume_change": _nothing}
         return component(key=key, data=data, **states, **states_of_feed)
 
-    if not poll or run is None or run.finished:
+    if not poll or run is None or over:
         with st.container():  # as deep in the page as in a fragment, or the view would start anew
             return mount()
 
