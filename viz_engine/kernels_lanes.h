@@ -42,6 +42,22 @@ inline void store(c10::BFloat16* at, Lanes x) {
   __builtin_memcpy(at, &half, sizeof half);
 }
 
+// As they lie: of bfloat16 two numbers in each place.
+template <class T>
+inline Lanes load_bits(const T* at) {
+  Lanes x;
+  __builtin_memcpy(&x, at, sizeof x);
+  return x;
+}
+
+inline Lanes first_of(Lanes pairs) {
+  return reinterpret_cast<Lanes>(reinterpret_cast<Words>(pairs) << 16);
+}
+
+inline Lanes second_of(Lanes pairs) {
+  return reinterpret_cast<Lanes>(reinterpret_cast<Words>(pairs) & 0xffff0000u);
+}
+
 inline float sum(Lanes x) {
   Four y = __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
   y += __builtin_shufflevector(y, y, 2, 3, 0, 1);

@@ -19,9 +19,11 @@ namespace {
 constexpr int kHeight = 6;  // rows of a tile: with two vectors each they fill 12 of 16 registers
 constexpr int kPanel = 2 * kLanes;  // columns of a tile
 constexpr int kDepth = 320;         // products of a tile: a panel of so many fits the first cache
+constexpr int kDeep = 16;           // what such depths are multiples of
 constexpr int kUnroll = 8;
 constexpr int kFetched = 32;  // numbers that memory gives at once, of bfloat16
 constexpr int kMost = 264;          // rows that are widened at once: they fit the second cache
+constexpr int64_t kPanels = 64;     // whose sums a thread keeps
 
 // Keeps both in registers: GCC would load them again for each use.
 inline void hold(Lanes& left, Lanes& right) {
@@ -58,64 +60,85 @@ inline void tile(const float* a, const float* b, int64_t depth, float* c, int64_
 }
 
 // A panel [depth, kPanel] of `num` rows [num, depth], those that are missing as 0. `depth` is a
-// multiple of kLanes.
+// multiple of kDeep.
 template <class T>
 inline void pack(const T* rows, int64_t pitch, int64_t num, int64_t depth, float* panel) {
-  for (int64_t k = 0; k < depth; k += kLanes) {
+  constexpr int kTogether = sizeof(float) / sizeof(T);  // two bfloat16 numbers move as one
+  for (int64_t k = 0; k < depth; k += kTogether * kLanes) {
     for (int i = 0; k % kFetched == 0 && i < kPanel; i++)  // of the panel after this one
       __builtin_prefetch(rows + (kPanel + i) * pitch + k, 0, 2);
     for (int64_t half = 0; half < kPanel; half += kLanes) {
       Lanes x[kLanes];
 #pragma GCC unroll 8
       for (int i = 0; i < kLanes; i++)
-        x[i] = half + i < num ? load(rows + (half + i) * pitch + k) : Lanes{};
+        x[i] = half + i < num ? load_bits(rows + (half + i) * pitch + k) : Lanes{};
       transpose(x);
+      float* to = panel + k * kPanel + half;
 #pragma GCC unroll 8
-      for (int i = 0; i < kLanes; i++) store(panel + (k + i) * kPanel + half, x[i]);
+      for (int i = 0; i < kLanes; i++) {
+        if constexpr (kTogether == 1) {
+          store(to + i * kPanel, x[i]);
+        } else {
+          store(to + 2 * i * kPanel, first_of(x[i]));
+          store(to + (2 * i + 1) * kPanel, second_of(x[i]));
+        }
+      }
     }
   }
 }
 
 // --- rows with a matrix ---------------------------------------------------------------------
 
-// y [m, n] = x [m, k] times w [n, k]; m is at most kMost.
+// The sums of panel p, rounded into their columns of y [m, n].
+template <class T>
+inline void finish(const float* sums, const T* bias, T* y, int64_t m, int64_t n, int64_t p) {
+  const int64_t columns = std::min<int64_t>(kPanel, n - p * kPanel);
+  alignas(32) float added[kPanel] = {};
+  for (int64_t j = 0; bias && j < columns; j++) added[j] = wide(bias[p * kPanel + j]);
+  y += p * kPanel;
+  if (columns == kPanel) {
+    const Lanes left = load(added), right = load(added + kLanes);
+    for (int64_t row = 0; row < m; row++) {
+      store(y + row * n, load(sums + row * kPanel) + left);
+      store(y + row * n + kLanes, load(sums + row * kPanel + kLanes) + right);
+    }
+    return;
+  }
+  for (int64_t row = 0; row < m; row++)
+    for (int64_t j = 0; j < columns; j++) y[row * n + j] = T(sums[row * kPanel + j] + added[j]);
+}
+
+// y [m, n] = x [m, k] times w [n, k]; m is at most kMost. Each thread has some panels of w, and
+// goes through them once for each block of products: so long its rows stay in its second cache.
+// It widens them itself: what another has just written is slow to read.
 template <class T>
 void linear_piece(const T* x, const T* w, const T* bias, T* y, int64_t m, int64_t n, int64_t k) {
   const int64_t tiles = (m + kHeight - 1) / kHeight, blocks = (k + kDepth - 1) / kDepth;
-  const int64_t depth = (k / kLanes + blocks - 1) / blocks * kLanes;  // of a block but the last
-  static thread_local std::vector<float> kept;  // fresh memory for each would take as long again
-  kept.resize(std::max<size_t>(kept.size(), tiles * blocks * kHeight * kDepth));
-  float* rows = kept.data();  // [blocks, tiles, kHeight, kDepth]
-  at::parallel_for(0, tiles, 1, [&](int64_t t, int64_t last) {
-    for (; t < last; t++) {
-      for (int64_t i = 0; i < blocks * kHeight; i++) {
-        const int64_t row = t * kHeight + i % kHeight, from = i / kHeight * depth;
-        float* to = rows + ((i / kHeight * tiles + t) * kHeight + i % kHeight) * kDepth;
-        for (int64_t j = 0; j < std::min(depth, k - from); j += kLanes)
-          store(to + j, row < m ? load(x + row * k + from + j) : Lanes{});
-      }
-    }
-  });
-  at::parallel_for(0, (n + kPanel - 1) / kPanel, 1, [&](int64_t p, int64_t last) {
+  const int64_t depth = (k / kDeep + blocks - 1) / blocks * kDeep;  // of a block but the last
+  const int64_t size = tiles * kHeight * kPanel;
+  at::parallel_for(0, (n + kPanel - 1) / kPanel, 1, [&](int64_t first, int64_t stop) {
     alignas(64) float panel[kDepth * kPanel];
-    static thread_local std::vector<float> sums;  // [tiles, kHeight, kPanel]
-    sums.resize(std::max<size_t>(sums.size(), tiles * kHeight * kPanel));
-    for (; p < last; p++) {
-      const int64_t columns = std::min<int64_t>(kPanel, n - p * kPanel);
+    static thread_local std::vector<float> rows, sums;  // fresh memory would take as long again
+    rows.resize(std::max<size_t>(rows.size(), tiles * kHeight * kDepth));
+    sums.resize(std::max<size_t>(sums.size(), std::min(kPanels, stop - first) * size));
+    for (; first < stop; first += kPanels) {
       for (int64_t block = 0; block < blocks; block++) {
         const int64_t from = block * depth, num = std::min(depth, k - from);
-        pack(w + p * kPanel * k + from, k, columns, num, panel);
-        for (int64_t t = 0; t < tiles; t++)
-          tile(rows + (block * tiles + t) * kHeight * kDepth, panel, num,
-               sums.data() + t * kHeight * kPanel, kPanel, block > 0);
-      }
-      alignas(32) float added[kPanel] = {};
-      for (int64_t j = 0; bias && j < columns; j++) added[j] = wide(bias[p * kPanel + j]);
-      for (int64_t row = 0; row < m; row++) {
-        T out[kPanel];
-        for (int i = 0; i < kPanel; i += kLanes)
-          store(out + i, load(sums.data() + row * kPanel + i) + load(added + i));
-        std::copy(out, out + columns, y + row * n + p * kPanel);
+        const bool ends = block + 1 == blocks;
+        for (int64_t row = 0; row < tiles * kHeight; row++)
+          for (int64_t j = 0; j < num; j += kLanes)
+            store(rows.data() + row * kDepth + j, row < m ? load(x + row * k + from + j) : Lanes{});
+        for (int64_t p = first; p < std::min(stop, first + kPanels); p++) {
+          float* of = sums.data() + (p - first) * size;
+          const int64_t columns = std::min<int64_t>(kPanel, n - p * kPanel);
+          pack(w + p * kPanel * k + from, k, columns, num, panel);
+          for (int64_t row = 0; row < m; row += kHeight) {
+            for (int i = 0; ends && i < kHeight; i++)
+              __builtin_prefetch(y + (row + i) * n + p * kPanel, 1);
+            tile(rows.data() + row * kDepth, panel, num, of + row * kPanel, kPanel, block > 0);
+          }
+          if (ends) finish(of, bias, y, m, n, p);
+        }
       }
     }
   });
@@ -206,14 +229,16 @@ struct Asked {
     auto of = [&](const at::Tensor& t) {
       return t.const_data_ptr<T>() + b * t.stride(0) + head * t.stride(1) + first * t.stride(2);
     };
-    const int64_t d = key.size(3);
+    // Looked up once: a tensor checks what it is asked for each time.
+    const T *from_k = of(key), *from_v = of(value);
+    const int64_t d = key.size(3), dv = value.size(3);
+    const int64_t pitch_k = key.stride(2), pitch_v = value.stride(2);
     for (int64_t s = 0; s < columns; s += kPanel)
-      pack(of(key) + s * key.stride(2), key.stride(2), std::min<int64_t>(kPanel, columns - s), d,
-           keys + s * d);
+      pack(from_k + s * pitch_k, pitch_k, std::min<int64_t>(kPanel, columns - s), d, keys + s * d);
     for (int64_t s = 0; s < columns; s++)
-      for (int64_t i = 0; i < value.size(3); i += kLanes)
+      for (int64_t i = 0; i < dv; i += kLanes)
         store(values + i / kPanel * kPanel * kDepth + s * kPanel + i % kPanel,
-              load(of(value) + s * value.stride(2) + i));
+              load(from_v + s * pitch_v + i));
   }
 
   // Of kHeight queries from `row` on: mixes in the values of the columns that they see.
