@@ -113,6 +113,10 @@ def test_everything_is_measured_and_printed_on_a_tiny_model(
     assert "QUICK" in text and "traced_step" in text and "Targets" in text and said
 
 
+def test_who_is_four_times_behind_in_a_prefill_is_not_waited_for_again() -> None:
+    assert bench._slow({OURS: [9.0], "a": [3.0], "b": [11.9], "c": [12.1]}) == {"c"}
+
+
 def raced(prompt: int, decode: float, uncached: float = 100.0) -> dict[str, object]:
     spread = lambda value: {"median": value, "p10": value, "p90": value, "num": 2}  # noqa: E731
     ms = {OURS: spread(uncached), "transformers": spread(100.0)}

@@ -34,6 +34,7 @@ from viz_engine.models import Loaded
 
 HF_DTYPES = ("float32", "bfloat16", "float16")
 REST_S = 0.3  # before a prefill: threads of the contender before look out for work for a while
+SLOW = 4.0  # times the best of a first round: not taken by turns, even that round was warm-up
 NUM_TRIED = 3  # of each way to read the weights, before one is taken
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,7 +48,7 @@ class Plan:
     slope: tuple[int, ...]
     num_turns: int = 8  # of each contender in a cell
     num_steps: int = 8  # of a turn, besides the one dropped
-    num_prefills: int = 4
+    num_prefills: int = 6
     num_instrumented: int = 160
     run: tuple[int, int] = (2000, 64)  # tokens read and written: the live page's first preset
     num_compared: int = 48  # tokens whose logits are compared
@@ -220,14 +221,22 @@ def _prefill(
         if llama is not None:
             turns[LLAMA] = lambda part=part: llama.prefill(part)
         took: dict[str, list[float]] = {name: [] for name in turns}
+        slow: set[str] = set()
         for i in _turns(plan.num_prefills, 2 * plan.most_s):
-            for name, turn in turns.items():
-                if i or name != "transformers float16":  # slow: no warm-up of its own
-                    time.sleep(REST_S)
-                    took[name].append(turn() / 1e6)
+            for name in [name for name in turns if name not in slow]:
+                time.sleep(REST_S)
+                took[name].append(turns[name]() / 1e6)
+            if i == 0:
+                slow = _slow(took)
         for name, times in took.items():
-            times = times if name == "transformers float16" else times[1:]
+            times = times if name in slow else times[1:]
             yield {"contender": name, "context": context, "ms": bench_report.spread(times)}
+
+
+def _slow(took: dict[str, list[float]]) -> set[str]:
+    """Who was so far behind in the first round that the others' turns are worth more."""
+    best = min(times[0] for times in took.values())
+    return {name for name, times in took.items() if times[0] > SLOW * best}
 
 
 def _decode(

@@ -144,7 +144,7 @@ def table(document: Document) -> str:
     for row in document["decode"]:
         where = f"{row['context']} x {row['batch']}"
         out.append(f"  {where:10}{row['contender']:24}{_ms(row['ms'])}   load {row['load']:.1f}")
-    out += ["", "Prefill, ms: median (p10-p90), number; tokens/s"]
+    out += ["", "Prefill, ms: median (p10-p90), number (1: too far behind for turns); tokens/s"]
     for row in document["prefill"]:
         rate = row["context"] * 1e3 / row["ms"]["median"]
         out.append(f"  {row['context']:<6}{row['contender']:34}{_ms(row['ms'])}  {rate:7.0f}/s")
