@@ -7,6 +7,7 @@ The oracle is torch. Each test of a product fails, not skips, where no compiler 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -362,6 +363,29 @@ def test_a_library_that_others_could_have_put_there_is_not_loaded(
         why = kernels.load()
         assert why.key == "part.compiled_failed" and "others can write" in str(why)
         place.chmod(before)
+
+
+def test_of_what_is_timed_the_far_behind_is_not_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, calls = 0, []
+
+    def takes(name: str, *times: int) -> Callable[[], None]:
+        left = iter(times)
+
+        def call() -> None:
+            nonlocal now
+            calls.append(name)
+            now += next(left)
+
+        return call
+
+    monkeypatch.setattr(kernels.time, "perf_counter_ns", lambda: now)
+    fast = takes("fast", 90_000, 2_000, *[1_000] * 4)  # the first call is a warm-up
+    near, far = takes("near", 0, 8_000, *[6_000] * 4), takes("far", 0, 8_001)
+    took = kernels.fastest_ms({"fast": fast, "near": near, "far": far})
+    assert took == {"fast": 0.001, "near": 0.006, "far": 0.008001}
+    assert calls.count("far") == 2 and calls.count("near") == kernels.NUM_TURNS + 1
 
 
 def test_the_module_compiles_by_itself_and_says_what_came_of_it() -> None:
