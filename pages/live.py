@@ -66,8 +66,10 @@ def first_values() -> None:
         state.preset = "document"
         choose_preset()
         take_settings(registry.get(st.query_params.get("run", "")))
-    elif state.get("preset") and state.get("preset_language") != language:
-        choose_preset()
+    elif state.get("preset") and (before := state.preset_language) != language:
+        # Its text in the language that was chosen; what the visitor has put there stays.
+        if state.prompt == t(f"preset.{state.preset}.prompt", before):
+            state.prompt = say(f"preset.{state.preset}.prompt")
     state.preset_language = language
 
 

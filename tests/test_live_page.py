@@ -9,6 +9,7 @@ from test_live import Idle
 
 from viz_engine import kv_matrix, live
 from viz_engine.engine_process import Engine
+from viz_engine.text import t
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -93,3 +94,21 @@ def test_a_run_fed_through_the_page_that_ends_while_it_is_made_brings_the_button
     before_the_view(lambda run: run.finish(None), monkeypatch)
     test = asked("live", live_view={"transport": "poll"})
     assert mounts[-1]["transport"] == "poll" and "generate" in keys(test)
+
+
+def test_a_language_translates_the_presets_text_and_nothing_of_the_visitors(
+    runs: live.Registry, mounts: list[dict]
+) -> None:
+    test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=120)
+    test.query_params["lang"] = "en"
+    test.run()
+    prompt, sizes = test.text_area(key="prompt"), test.select_slider(key="new_tokens")
+    assert prompt.value == t("preset.document.prompt", "en")
+    sizes.set_value(8).run()
+    test.button_group(key="language").set_value("zh").run()
+    assert not test.exception and test.select_slider(key="new_tokens").value == 8
+    assert test.text_area(key="prompt").value == t("preset.document.prompt", "zh")
+    test.text_area(key="prompt").set_value("my own words").run()
+    test.button_group(key="language").set_value("en").run()
+    assert test.text_area(key="prompt").value == "my own words"
+    assert test.select_slider(key="new_tokens").value == 8
