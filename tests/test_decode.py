@@ -14,6 +14,7 @@ import torch
 from viz_engine import decode, engine, models, trace
 from viz_engine.events import RunLog, RunSettings
 from viz_engine.models import Loaded
+from viz_engine.threads import Threads
 
 COUNTS = ("kv_live_bytes", "kv_reserved_bytes", "weight_bytes_read", "kv_bytes_read")
 COUNTS += ("kv_bytes_written", "context_len", "appended", "token_ids")
@@ -189,3 +190,21 @@ def test_a_trace_asks_only_for_sizes_that_grow_with_the_rows(tmp_path: Path) -> 
         kinds[model_type] = [node.kind() for node in traced.step.graph.nodes()]
     assert "aten::size" not in kinds["llama"] and "aten::floor_divide" not in kinds["llama"]
     assert "aten::size" in kinds["gemma2"]
+
+
+@pytest.mark.parametrize(("every", "key"), [(100, "part.threads"), (1_000_000, "part.threads_one")])
+def test_a_run_says_which_threads_its_first_steps_take(
+    tiny: Callable[..., Loaded], every: int, key: str
+) -> None:
+    now, used = [0], [2]
+    threads = Threads(2, use=lambda num: used.append(num))
+
+    def step() -> None:
+        now[0] += 1_000 if used[-1] == 1 else every
+
+    loaded = dataclasses.replace(tiny("qwen3"), threads=threads)
+    given = {"batch": 1, "masked": False, "cached": True, "eager": True}
+    decoder = decode.Decoder(loaded, None, **given, clock=lambda: now[0])
+    threads.measure(1, step, lambda: now[0])
+    (said,) = (part.reason for part in decoder.parts() if part.name == "threads")
+    assert said.key == key and "no text for" not in said.text("en") + said.text("zh")
