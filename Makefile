@@ -14,7 +14,9 @@ run: .venv/.app
 test: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --ignore tests/browser -n logical --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder
+	$(BIN)/python -m pytest tests/browser
 
 bench: .venv/.dev
 	$(BIN)/python -m viz_engine bench

@@ -45,25 +45,14 @@ CHAT_TEMPLATE = (
 )
 
 
-# Files of minutes, first: a process that is given one at last keeps the others waiting. Those with
-# a browser stand apart, so that another process has tests without one meanwhile.
-LONG = (
-    *("browser/test_live_page", "test_architectures", "test_oracle", "test_worker"),
-    *("browser/test_memory_page", "test_decode", "test_web_process", "test_bytes", "test_recorded"),
-    *("browser/test_race_page", "test_models", "test_kv_matrix", "test_diagnose", "test_kernels"),
-    "browser/test_latency_page",
-)
+# Files of minutes, first: a process that is given one at last keeps the others waiting.
+LONG = ("web_process", "architectures", "worker", "oracle", "diagnose", "engine", "config_oracle")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which `--dist loadfile` hands out the files."""
-    place = {name: at for at, name in enumerate(LONG)}
-    here = Path(__file__).parent
-    items.sort(
-        key=lambda item: place.get(
-            item.path.relative_to(here).with_suffix("").as_posix(), len(LONG)
-        )
-    )
+    place = {f"test_{name}": at for at, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
