@@ -301,7 +301,7 @@ def ask_band(run: live.Run | None, running: bool) -> None:
             help=say("race.repeats_help"),
             **KEEP,
         )
-        cost_line(run.log if run is not None and over else None)
+        cost_line(run.log if run is not None and run.finished else None)
         with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
             with st.popover(say("ask.settings"), icon=":material/tune:"):
                 settings_box()
@@ -347,7 +347,7 @@ def races_box(run: live.Run | None) -> None:
         on_change=open_file,
         help=say("race.open_help"),
     )
-    if run is None or not over:
+    if run is None or not run.finished:
         return
     ask_boxes.download(say, "race.download", run)
     st.caption(say("race.link"), help=say("race.link_help"))

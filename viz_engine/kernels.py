@@ -36,7 +36,7 @@ WIDTH = 16  # `attend`, `levels` and `rms_norm` likewise
 MOST_WIDTH = 320  # of a key
 DTYPES = (torch.bfloat16, torch.float32)
 NUM_TURNS = 5
-FAR_BEHIND = 4.0  # times the fastest: then a second call would change nothing
+FAR_BEHIND = 4.0  # times the fastest, twice: then further calls would change nothing
 KEPT = 4  # compiled files: of other versions, or of other machines that share the folder
 
 _state: dict[str, Message | None] = {}  # "why": None once loaded, else why not
@@ -112,15 +112,16 @@ def levels(keys: torch.Tensor, values: torch.Tensor, first: int, stop: int) -> t
 def fastest_ms(work: dict[str, Callable[[], object]]) -> dict[str, float]:
     """The fastest of a few calls of each, by turns, so that a busy moment meets all, and on one
     thread: where other programs run, the threads' waiting for each other is all that is seen. Who
-    is far behind is called twice: a model waits for this while it is loaded."""
+    is far behind is soon left out: a model waits for this while it is loaded."""
     took: dict[str, list[int]] = {name: [] for name in work}
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for turn in range(NUM_TURNS + 1):
-            if turn == 2:
-                most = FAR_BEHIND * min(times[1] for times in took.values())
-                work = {name: call for name, call in work.items() if took[name][1] <= most}
+            if turn == 3:  # after two that count: a single one can be anything
+                best = {name: min(times[1:]) for name, times in took.items()}
+                most = FAR_BEHIND * min(best.values())
+                work = {name: call for name, call in work.items() if best[name] <= most}
             for name, call in work.items():
                 start = time.perf_counter_ns()
                 call()
