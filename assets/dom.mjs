@@ -15,8 +15,8 @@ export function skeleton() {
   n.end = iconButton("end");
   n.project = iconButton("project");
   n.speed = el("select", { class: "speed" });
-  n.where = el("span", { class: "where" });
-  n.transport = el("div", { class: "transport", role: "group" }, n.where, n.start, n.back, n.play, n.next, n.end, n.speed, n.project);
+  n.where = el("span");
+  n.transport = el("div", { class: "transport", role: "group" }, el("span", { class: "where" }, n.where), n.start, n.back, n.play, n.next, n.end, n.speed, n.project);
   n.top = el("div", { class: "top" }, el("div", { class: "story" }, n.say), el("div", { class: "side" }, n.transport, n.info));
 
   n.pre = el("span", { class: "phase pre" });

@@ -20,6 +20,7 @@ const views = new WeakMap();
 const mounted = new Set(); // views on the page now: the last one to leave takes the projector's class along
 const WINDOW_TOKENS = 110; // token marks kept in the text card; older ones are plain text
 const SIDE_MS = 50; // figures, ribbon and chart follow a fast run no faster than this; at rest they show what the matrix shows
+const TEXT_MS = 28; // nor does the text; it leaves them their frame, unless it has waited twice as long: no frame bears all
 const SWEEP_MS = [380, 1100]; // a read is drawn no faster and no slower than this
 const BASE_PX = 13;
 const LOST_MS = 4000; // without a connection this long, the sentence says so
@@ -265,9 +266,15 @@ function draw(view, now, dirty, moved) {
   view.animating = Object.values(view.anim).some((a) => a && now < a.t0 + a.ms);
   if (stage) paintStage(view, cursor, now);
   view.sideDue ||= fresh;
-  const resting = !view.player.live && !view.player.playing;
-  const side = resting || now - (view.sideAt ?? 0) >= SIDE_MS - 4 || Math.abs(k - view.last.k) > 3 || cursor.ended;
-  if (fresh && started(view)) writeText(view, piecesAt(run, view.b, k));
+  const rushed = (!view.player.live && !view.player.playing) || Math.abs(k - view.last.k) > 3 || cursor.ended;
+  const side = rushed || now - (view.sideAt ?? 0) >= SIDE_MS - 4;
+  view.textDue ||= fresh;
+  const textMs = side && view.sideDue ? 2 * TEXT_MS : TEXT_MS;
+  if (view.textDue && started(view) && (rushed || now - (view.textAt ?? 0) >= textMs)) {
+    writeText(view, piecesAt(run, view.b, k));
+    view.textDue = false;
+    view.textAt = now;
+  }
   if (view.pointer && (dirty.view || (fresh && moved))) hoverMatrix(view, ...view.pointer); // other rows are under it now
   if (moved || (side && (view.sideDue || dirty.time || dirty.size || dirty.hover || dirty.run))) paintRibbon(view, cursor, t);
   if (side && (view.sideDue || moved || dirty.time || dirty.size || dirty.hover)) {
@@ -284,7 +291,7 @@ function draw(view, now, dirty, moved) {
   n.root.dataset.rows = view.facts?.rows[view.b] ?? 0;
   n.root.dataset.events = run?.numEvents ?? 0;
   n.root.dataset.ended = cursor.ended ? "1" : "0";
-  return view.sideDue;
+  return view.sideDue || (view.textDue && started(view));
 }
 
 function started(view) {

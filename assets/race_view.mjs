@@ -57,8 +57,8 @@ function raceSkeleton() {
   for (const name of ["start", "back", "play", "next", "end", "project"]) n[name] = iconButton(name);
   n.play.classList.add("main");
   n.speed = el("select", { class: "speed" });
-  n.where = el("span", { class: "where" });
-  n.transport = el("div", { class: "transport", role: "group" }, n.where, n.start, n.back, n.play, n.next, n.end, n.speed, n.project);
+  n.where = el("span");
+  n.transport = el("div", { class: "transport", role: "group" }, el("span", { class: "where" }, n.where), n.start, n.back, n.play, n.next, n.end, n.speed, n.project);
   n.clock = el("button", { type: "button", class: "seg mode term", "data-term": "lanes.clock" });
   n.token = el("button", { type: "button", class: "seg mode term", "data-term": "lanes.token" });
   n.tracks = el("canvas", { class: "tracks-canvas", role: "img" });
