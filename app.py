@@ -15,13 +15,17 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import streamlit as st
+from starlette.middleware import Middleware
+from streamlit.file_util import get_static_dir
 
-from viz_engine import kv_matrix, live, model_files, prompt, recorded, routes
+from viz_engine import kv_matrix, live, model_files, prompt, recorded, routes, static_files
 from viz_engine.text import UserError
 
 NICENESS = 10
 # Streamlit and the first page would import these while the first visitor waits.
 STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
+# What the first page is made of, by the names of Streamlit's scripts.
+ELEMENTS = ("BidiComponent", "Button", "ButtonGroup", "Html", "Slider", "TextArea")
 OURS = ("viz_engine.checks", "viz_engine.hardware", "viz_engine.ask_boxes")
 for name in STREAMLITS + OURS:
     importlib.import_module(name)
@@ -62,8 +66,18 @@ async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
         runs.stop()
 
 
+base_path = st.get_option("server.baseUrlPath") or ""
+middleware = [
+    Middleware(
+        static_files.StaticFiles,
+        folder=Path(get_static_dir()),
+        base_path=base_path,
+        elements=ELEMENTS,
+    )
+]
 app = st.App(
     Path(__file__).resolve().parent / "pages" / "shell.py",
-    routes=routes.routes(st.get_option("server.baseUrlPath") or ""),
+    routes=routes.routes(base_path),
+    middleware=middleware,
     lifespan=lifespan,
 )

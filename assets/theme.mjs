@@ -6,21 +6,25 @@ import { paletteOf } from "./matrix.mjs";
 export const probe = typeof document === "undefined" ? null : document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 const NAMES = ["card", "bg", "line", "text", "mut", "k", "v", "new", "read", "pre", "dec", "track"];
 
-/** The colours of custom properties, as red, green, blue: all in one go, since a look at a style and a look at a pixel
- * each make the browser wait for what it has not yet worked out. */
+/** The colours of a node's custom properties, as red, green, blue: all in one go, since a look at a style and a look at
+ * a pixel each make the browser wait for what it has not yet worked out. The samples are in an empty copy beside the
+ * node: inside it, where styles may depend on its width, they would wait for the page's layout too. */
 function rgbsOf(node, properties) {
+  const place = node.cloneNode(false);
+  place.style.cssText = "display:none;container-type:normal";
   const samples = properties.map((name) => {
     const sample = document.createElement("i");
-    sample.style.cssText = `position:absolute;visibility:hidden;background:var(${name})`;
+    sample.style.background = `var(${name})`;
     return sample;
   });
-  node.append(...samples);
+  place.append(...samples);
+  node.after(place);
   samples.forEach((sample, i) => {
     probe.fillStyle = "#000";
     probe.fillStyle = getComputedStyle(sample).backgroundColor;
     probe.fillRect(i, 0, 1, 1);
   });
-  for (const sample of samples) sample.remove();
+  place.remove();
   const pixels = probe.getImageData(0, 0, properties.length, 1).data;
   return properties.map((_, i) => [...pixels.slice(4 * i, 4 * i + 3)]);
 }

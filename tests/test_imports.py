@@ -57,7 +57,7 @@ GROUPS = (
         "engine",
         "race_runs",
     ),
-    ("worker", "engine_process", "live", "recorded", "sweep_job", "routes"),
+    ("worker", "engine_process", "live", "recorded", "sweep_job", "routes", "static_files"),
     (
         "ask_boxes",
         "charts",
