@@ -19,8 +19,8 @@ import { axisWords, countOf, dateOf, kindsOf, layerWords, machineOf, promptToken
 const views = new WeakMap();
 const mounted = new Set(); // views on the page now: the last one to leave takes the projector's class along
 const WINDOW_TOKENS = 110; // token marks kept in the text card; older ones are plain text
-const SIDE_MS = 50; // figures, ribbon and chart follow a fast run no faster than this; at rest they show what the matrix shows
-const TEXT_MS = 28; // nor does the text; it leaves them their frame, unless it has waited twice as long: no frame bears all
+const SIDE_MS = 80; // figures, ribbon and chart follow a fast run no faster than this; at rest they show what the matrix shows
+const TEXT_MS = [28, 42]; // nor does the text, in a frame of its own and in one of those: no frame of a fast run bears all
 const SWEEP_MS = [380, 1100]; // a read is drawn no faster and no slower than this
 const BASE_PX = 13;
 const LOST_MS = 4000; // without a connection this long, the sentence says so
@@ -269,7 +269,7 @@ function draw(view, now, dirty, moved) {
   const rushed = (!view.player.live && !view.player.playing) || Math.abs(k - view.last.k) > 3 || cursor.ended;
   const side = rushed || now - (view.sideAt ?? 0) >= SIDE_MS - 4;
   view.textDue ||= fresh;
-  const textMs = side && view.sideDue ? 2 * TEXT_MS : TEXT_MS;
+  const textMs = TEXT_MS[Number(side && view.sideDue)];
   if (view.textDue && started(view) && (rushed || now - (view.textAt ?? 0) >= textMs)) {
     writeText(view, piecesAt(run, view.b, k));
     view.textDue = false;

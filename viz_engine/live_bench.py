@@ -157,7 +157,8 @@ def _told(address: str) -> float:
 def _stream(browser: object, args: argparse.Namespace) -> dict[str, float]:
     with server(args, "runs") as (address, _):
         page = _probed(browser, f"{address}?run=bench-grow")
-        page.wait_for_function(f"Number({VIEW}?.dataset.ended ?? 0) === 1", timeout=180_000)
+        ended = f"Number({VIEW}?.dataset.ended ?? 0) === 1"
+        page.wait_for_function(ended, timeout=180_000, polling=250)  # not in each frame
         page.wait_for_timeout(300)
         marks = page.evaluate("globalThis.kvProbe")
         frames = page.evaluate("globalThis.kvFrames")
