@@ -22,10 +22,10 @@ from viz_engine import kv_matrix, live, model_files, prompt, recorded, routes, s
 from viz_engine.text import UserError
 
 NICENESS = 10
-# Streamlit and the first page would import these while the first visitor waits.
-STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
 # What the first page is made of, by the names of Streamlit's scripts.
 ELEMENTS = ("BidiComponent", "Button", "ButtonGroup", "Html", "Slider", "TextArea")
+# Streamlit and the first page would import these while the first visitor waits.
+STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
 OURS = ("viz_engine.checks", "viz_engine.hardware", "viz_engine.ask_boxes")
 for name in STREAMLITS + OURS:
     importlib.import_module(name)

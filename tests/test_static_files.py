@@ -27,7 +27,8 @@ def folder(tmp_path: Path) -> Path:
         '<head><script src="./static/js/index.a1.js"></script></head><body></body>'
     )
     (scripts / "index.a1.js").write_text("let index")
-    (scripts / "Slider.b2.js").write_text('import{a}from"./index.a1.js";import"./moment.c3.js"')
+    imported = 'import{a}from"./index.a1.js";import"./moment.c3.js";import"./gone.e5.js"'
+    (scripts / "Slider.b2.js").write_text(imported)
     (scripts / "moment.c3.js").write_text('import"./Slider.b2.js"')
     (scripts / "Table.d4.js").write_text("")
     return tmp_path / "frontend"

@@ -23,7 +23,7 @@ MAX_CLIENT_MESSAGES = 100  # the socket sends; a client that talks on and on is 
 
 def routes(base_path: str = "") -> list[Route | WebSocketRoute]:
     """The routes of the live view, under `server.baseUrlPath` where one is set."""
-    base = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
+    base = base_of(base_path)
     run = f"{base}/api/runs/{{run_id}}"
     return [
         Route(f"{base}/api/ping", _ping),
@@ -31,6 +31,11 @@ def routes(base_path: str = "") -> list[Route | WebSocketRoute]:
         Route(f"{run}/cancel", _cancel, methods=["POST"]),
         WebSocketRoute(f"{run}/ws", _socket),
     ]
+
+
+def base_of(base_path: str) -> str:
+    """What stands before every path: nothing, or `server.baseUrlPath` behind one slash."""
+    return f"/{base_path.strip('/')}" if base_path.strip("/") else ""
 
 
 def same_origin(connection: HTTPConnection) -> bool:

@@ -16,6 +16,8 @@ from pathlib import Path
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from viz_engine.routes import base_of
+
 FOR_GOOD = "public, immutable, max-age=31536000"
 _IMPORT = re.compile(r'(?:from|import)"\./([\w.-]+\.js)"')
 
@@ -32,7 +34,7 @@ class StaticFiles:
         self, app: ASGIApp, folder: Path, base_path: str = "", elements: Iterable[str] = ()
     ) -> None:
         self.app = app
-        base = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
+        base = base_of(base_path)
         self.files = {
             f"{base}/{path.relative_to(folder).as_posix()}": path
             for path in (folder / "static").rglob("*")
@@ -81,7 +83,7 @@ def scripts(folder: Path, elements: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     while wanted:
         name = wanted.pop()
-        if name not in found:
+        if name not in found and (folder / name).is_file():
             found[name] = None
             wanted += _IMPORT.findall((folder / name).read_text(encoding="utf-8"))
     return sorted(found)
