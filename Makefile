@@ -22,10 +22,10 @@ bench: .venv/.dev
 	$(BIN)/python -m viz_engine bench
 
 architectures: .venv/.dev
-	$(BIN)/python tests/architectures.py
+	$(BIN)/python -m tests.support.architectures
 
 defaults: .venv/.dev
-	$(BIN)/python tests/config_defaults.py
+	$(BIN)/python -m tests.support.config_defaults
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache tests/output

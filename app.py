@@ -18,15 +18,17 @@ import streamlit as st
 from starlette.middleware import Middleware
 from streamlit.file_util import get_static_dir
 
-from viz_engine import kv_matrix, live, model_files, prompt, recorded, routes, static_files
+from viz_engine.model import model_files, prompt
+from viz_engine.server import live, recorded, routes, static_files
 from viz_engine.text import UserError
+from viz_engine.view import kv_matrix
 
 NICENESS = 10
 # What the first page is made of, by the names of Streamlit's scripts.
 ELEMENTS = ("BidiComponent", "Button", "ButtonGroup", "Html", "Slider", "TextArea")
 # Streamlit and the first page would import these while the first visitor waits.
 STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
-OURS = ("viz_engine.checks", "viz_engine.hardware", "viz_engine.ask_boxes")
+OURS = ("viz_engine.run.checks", "viz_engine.run.hardware", "viz_engine.view.ask_boxes")
 for name in STREAMLITS + OURS:
     importlib.import_module(name)
 

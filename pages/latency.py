@@ -9,29 +9,21 @@ import shlex
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import (
-    ask_boxes,
-    charts,
-    diagnose,
-    latency,
-    latency_charts,
-    latency_view,
-    live,
-    markup,
-    model_files,
-    recorded,
-    roofline,
-    sweep,
-)
-from viz_engine.ask_boxes import KEEP
-from viz_engine.command import QUESTIONS
-from viz_engine.diagnose import Diagnosis
-from viz_engine.events import RunSettings
-from viz_engine.prompt import tokenizer_of
-from viz_engine.sweep import KINDS, SweepResult, SweepSettings
-from viz_engine.sweep_command import values_of
-from viz_engine.sweep_job import SweepJob, sweeps
+from viz_engine.analysis import diagnose, latency, points, roofline
+from viz_engine.analysis.diagnose import Diagnosis
+from viz_engine.analysis.points import points_of
+from viz_engine.model import model_files
+from viz_engine.model.prompt import tokenizer_of
+from viz_engine.run import sweep
+from viz_engine.run.command import QUESTIONS
+from viz_engine.run.events import RunSettings
+from viz_engine.run.sweep import KINDS, SweepResult, SweepSettings, values_of
+from viz_engine.server import live, recorded
+from viz_engine.server.sweep_job import SweepJob, sweeps
 from viz_engine.text import Message, UserError, grouped, plain, t
+from viz_engine.view import ask_boxes, charts, markup
+from viz_engine.view.ask_boxes import KEEP
+from viz_engine.view.latency import latency_charts, latency_view
 
 SECTIONS = ("ttft", "itl", "batch", "roofline", "definitions", "price", "diagnosis", "share")
 BUDGETS = (15, 30, 60, 120, 300, 600)
@@ -422,8 +414,8 @@ def shown(what: str) -> tuple[SweepResult, str] | None:
         st.caption(say("lat.none"))
         return None
     where(result, tag)
-    if few := sweep.thin(result):
-        st.caption(say("lat.thin", values=", ".join(map(grouped, few)), least=sweep.SPREAD_RUNS))
+    if few := points.thin(result):
+        st.caption(say("lat.thin", values=", ".join(map(grouped, few)), least=points.SPREAD_RUNS))
     return result, tag
 
 
@@ -464,7 +456,7 @@ def itl() -> None:
 
 
 def ends(result: SweepResult, figure: str) -> dict[str, object]:
-    points = sweep.points(result)
+    points = points_of(result)
     first, last = (getattr(point, figure) for point in (points[0], points[-1]))
     return {
         "first": points[0].value,

@@ -5,21 +5,14 @@ import dataclasses
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import (
-    ask_boxes,
-    checks,
-    cost,
-    hardware,
-    kv_matrix,
-    live,
-    memory,
-    model_files,
-    recorded,
-)
-from viz_engine.ask_boxes import KEEP
-from viz_engine.events import RunLog, RunSettings, RunStarted
-from viz_engine.spec import ModelSpec
+from viz_engine.model import model_files
+from viz_engine.model.spec import ModelSpec
+from viz_engine.run import checks, cost, hardware
+from viz_engine.run.events import RunLog, RunSettings, RunStarted
+from viz_engine.server import live, recorded
 from viz_engine.text import Message, UserError, grouped, mib, plain, t
+from viz_engine.view import ask_boxes, kv_matrix
+from viz_engine.view.ask_boxes import KEEP
 
 # name -> (context to fill up to or None, new tokens)
 PRESETS = {"document": (2000, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
@@ -195,7 +188,7 @@ def cost_line() -> None:
 def predicted_cost(spec: ModelSpec, settings: RunSettings, tokens: int) -> tuple[str, str]:
     """The line under the sliders, and its formula with the numbers put in."""
     dtype, cached = settings.dtype, settings.cache != "none"
-    need = memory.footprint(
+    need = checks.footprint(
         spec,
         dtype,
         batch=settings.batch,

@@ -9,33 +9,18 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import (
-    bill,
-    bill_figures,
-    bill_frames,
-    bill_link,
-    bill_view,
-    bill_words,
-    charts,
-    config,
-    config_files,
-    engines,
-    evidence,
-    hardware,
-    kv,
-    live,
-    logs,
-    markup,
-    recorded,
-    residual,
-    weights,
-)
-from viz_engine.ask_boxes import KEEP
-from viz_engine.bill import Bill, Choice
-from viz_engine.capacity import Load
-from viz_engine.config import ModelConfig
-from viz_engine.reserve import Settings
+from viz_engine.analysis import residual
+from viz_engine.memory import bill, bill_link, devices, engines, kv, logs
+from viz_engine.memory.bill import Bill, Choice
+from viz_engine.memory.capacity import Load
+from viz_engine.memory.reserve import Settings
+from viz_engine.model import config, config_files, weights
+from viz_engine.model.config import ModelConfig
+from viz_engine.server import live, recorded
 from viz_engine.text import Message, UserError, grouped, plain, t
+from viz_engine.view import charts, markup
+from viz_engine.view.ask_boxes import KEEP
+from viz_engine.view.memory import bill_figures, bill_frames, bill_view, bill_words, evidence
 
 SAME = "same"  # V in the format of K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
@@ -127,7 +112,7 @@ def take_link() -> None:
 
 
 def device_names() -> tuple[str, ...]:
-    return ("", *(device.name for device in hardware.devices()))
+    return ("", *(device.name for device in devices.devices()))
 
 
 def model_chosen() -> tuple[str, ModelConfig]:
@@ -151,7 +136,7 @@ def choice() -> Choice:
     found = Choice(
         model=model,
         settings=Settings(**fields),
-        device=hardware.device(state.mem_gpu) if state.mem_gpu else hardware.this_machine(),
+        device=devices.device(state.mem_gpu) if state.mem_gpu else devices.this_machine(),
         num_devices=state.mem_count,
         load=Load(
             prompt_len=state.mem_prompt_len,
@@ -484,8 +469,8 @@ def users(found: Bill) -> None:
     st.caption(say("mem.users_note_long"))
 
 
-def devices(found: Bill) -> None:
-    st.html(bill_words.device_table(found, hardware.devices(), say))
+def device_table(found: Bill) -> None:
+    st.html(bill_words.device_table(found, devices.devices(), say))
     st.caption(say("mem.devices_note"))
 
 
@@ -613,7 +598,7 @@ SHOW = {
     "users": users,
     "measured": measured,
     "log": log,
-    "devices": devices,
+    "devices": device_table,
     "share": share,
 }
 

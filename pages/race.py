@@ -8,29 +8,17 @@ import numpy as np
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine import (
-    ask_boxes,
-    charts,
-    checks,
-    cost,
-    kv_matrix,
-    live,
-    metrics,
-    model_files,
-    race,
-    race_charts,
-    recorded,
-)
-from viz_engine.ask_boxes import KEEP
-from viz_engine.events import (
-    RunLog,
-    RunSettings,
-    settings_from_dict,
-    settings_to_dict,
-)
-from viz_engine.race_log import CACHES, MAX_REPEATS, RaceLog, RaceSettings
-from viz_engine.spec import ModelSpec
+from viz_engine.analysis import race
+from viz_engine.model import model_files
+from viz_engine.model.spec import ModelSpec
+from viz_engine.run import checks, cost, metrics
+from viz_engine.run.events import RunLog, RunSettings, settings_from_dict, settings_to_dict
+from viz_engine.run.race_log import CACHES, MAX_REPEATS, RaceLog, RaceSettings
+from viz_engine.server import live, recorded
 from viz_engine.text import Message, UserError, grouped, plain, t
+from viz_engine.view import ask_boxes, charts, kv_matrix
+from viz_engine.view.ask_boxes import KEEP
+from viz_engine.view.race import race_charts
 
 # name -> (context to fill up to or None, new tokens, chat format)
 PRESETS = {"document": (256, 48, True), "chat": (None, 48, True), "one_token": (None, 128, False)}

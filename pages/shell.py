@@ -1,12 +1,9 @@
 """The frame around every page: title, navigation, language, theme styles."""
 
-from pathlib import Path
-
 import streamlit as st
 
+from viz_engine.paths import ASSETS
 from viz_engine.text import LANGUAGES, t
-
-ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
 
 def logo() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from viz_engine import hardware
+from viz_engine.run import hardware
 
 # Before any test imports torch. One thread: with two, a product is summed in an order that depends
 # on how busy the machine is, and no test could ask for logits equal to the bit.
@@ -124,7 +124,7 @@ def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., object]:
     made: dict[str, object] = {}
 
     def load(family: str = "llama", dtype: str = "float32", **changes: object) -> object:
-        from viz_engine import models
+        from viz_engine.engine import models
 
         key = json.dumps([family, dtype, changes], sort_keys=True)
         if key not in made:
@@ -140,7 +140,7 @@ def default_model() -> Callable[[str], object]:
     made: dict[str, object] = {}
 
     def load(dtype: str = "float32") -> object:
-        from viz_engine import models
+        from viz_engine.engine import models
 
         if dtype not in made:
             made[dtype] = models.load(device="cpu", dtype=dtype)

@@ -1,102 +1,36 @@
-"""Imports only go down: the table of the architecture, held as data."""
+"""The one rule of the layout: a package imports only what stands left of it."""
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from viz_engine.paths import ROOT
 
-# Each module may import those of the groups before its own, and those named before it in its group.
-GROUPS = (
-    ("text", "spec", "hardware", "prompt", "model_files"),
-    ("cost", "events", "race_log"),
-    (
-        "config_keys",
-        "weights",
-        "quantization",
-        "layer_kinds",
-        "layer_rows",
-        "config",
-        "kv",
-        "engines",
-        "reserve",
-        "logs",
-        "config_files",
-    ),
-    (
-        "metrics",
-        "race",
-        "definitions",
-        "roofline",
-        "memory",
-        "size",
-        "capacity",
-        "bill",
-        "bill_link",
-        "residual",
-        "checks",
-        "sweep",
-        "fits",
-        "diagnose",
-        "latency",
-        "command",
-    ),
-    (
-        "threads",
-        "kernels",
-        "attention",
-        "cache",
-        "probe",
-        "linear",
-        "norm",
-        "trace",
-        "models",
-        "ceilings",
-        "decode",
-        "engine",
-        "race_runs",
-    ),
-    ("worker", "engine_process", "live", "recorded", "sweep_job", "routes", "static_files"),
-    (
-        "ask_boxes",
-        "charts",
-        "memory_charts",
-        "race_charts",
-        "markup",
-        "bill_words",
-        "bill_frames",
-        "bill_figures",
-        "evidence",
-        "latency_charts",
-        "latency_view",
-        "kv_matrix",
-        "bill_view",
-    ),
-    ("sweep_command", "sweep_bench"),
-    ("live_bench", "memory_bench", "bench_report", "contenders", "race_bench", "bench"),
-    ("pages", "app", "__main__"),
+# From left to right; those of one row do not import each other.
+ORDER = (
+    ("paths",),
+    ("text", "numbers"),
+    ("model",),
+    ("run",),
+    ("memory",),
+    ("analysis",),
+    ("serving",),
+    ("engine", "server"),
+    ("view",),
+    ("pages", "cli"),
+    ("app",),
+    ("bench",),
+    ("__main__",),
 )
-# At their top:
-TORCH_USERS = {
-    "kernels",
-    "norm",
-    "attention",
-    "cache",
-    "probe",
-    "linear",
-    "trace",
-    "models",
-    "ceilings",
-    "decode",
-    "engine",
-}
-TORCH_USERS |= {"race_runs", "contenders", "race_bench", "bench"}
-# Inside a function that runs in the engine process:
-TORCH_LATE = {"worker", "sweep_command", "sweep_bench", "__main__"}
-PLOTLY_USERS = {"charts", "memory_charts", "race_charts"}
-STREAMLIT_USERS = {"pages", "ask_boxes", "kv_matrix", "bill_view", "live", "app"}
+# Inside one of them, from left to right too.
+INSIDE = {"engine": ("kernels", "cache", "")}
 TORCH = {"torch", "transformers", "gguf"}
+TORCH_USERS = {"engine", "bench"}
+STREAMLIT_USERS = {"server", "view", "pages", "app"}
+PLOTLY_USERS = {"view"}
+WEB = {"server", "view", "pages", "app"}
 
 
 def python_files() -> list[Path]:
@@ -104,64 +38,103 @@ def python_files() -> list[Path]:
     return [
         ROOT / "app.py",
         *sorted((ROOT / "pages").glob("*.py")),
-        *sorted((ROOT / "viz_engine").glob("*.py")),
+        *sorted((ROOT / "viz_engine").rglob("*.py")),
     ]
 
 
 def module_of(path: Path) -> str:
-    return "pages" if path.parent.name == "pages" else path.stem
+    """Its dotted name, `viz_engine.` left out: `engine.cache.slab`, `pages.live`, `app`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[1:] if parts[0] == "viz_engine" else parts)
 
 
-def imports_of(path: Path) -> list[tuple[str, bool]]:
-    """(dotted name, at top level) of everything a file imports."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    late = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-    }
-    found = []
-    for node in ast.walk(tree):
+MODULES = {module_of(path): path for path in python_files()}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names of all that a file imports, at its top or in a function; of this program the
+    modules, `viz_engine.` left out."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            names = [f"{base}.{a.name}" for a in node.names] if base == "viz_engine" else [base]
+            assert node.level == 0, f"{path}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
             continue
-        found += [(name, id(node) not in late) for name in names]
+        for name in names:
+            own = name.removeprefix("viz_engine.")
+            if own == name:
+                found.add(name)
+            else:  # a module, or a name in one
+                found.add(own if own in MODULES else own.rpartition(".")[0])
     return found
 
 
-def rank(module: str) -> tuple[int, int]:
-    for group, names in enumerate(GROUPS):
-        if module in names:
-            return group, names.index(module)
-    raise AssertionError(f"{module} is in no group of the import table")
+def ours(path: Path) -> set[str]:
+    return {name for name in imports_of(path) if name in MODULES}
 
 
-@pytest.mark.parametrize("path", python_files(), ids=lambda path: path.name)
-def test_imports_only_go_down(path: Path) -> None:
-    module = module_of(path)
-    if module == "__init__":
-        assert imports_of(path) == []
-        return
-    for name, at_top in imports_of(path):
-        root, _, rest = name.partition(".")
-        if root == "viz_engine":
-            target = rest.split(".")[0]
-            assert rank(target) < rank(module), f"{module} imports {target}"
-            if target in TORCH_USERS and module not in TORCH_USERS:
-                assert module in TORCH_LATE and not at_top, f"{module} reaches torch by {target}"
-        elif root in TORCH:
-            assert module in TORCH_USERS or (module in TORCH_LATE and not at_top), module
+def rank(module: str) -> int:
+    package = module.split(".")[0]
+    for place, names in enumerate(ORDER):
+        if package in names:
+            return place
+    raise AssertionError(f"{package} has no place in the order")
+
+
+def test_every_package_has_its_place() -> None:
+    packages = {name.split(".")[0] for name in MODULES} - {"__init__"}
+    assert packages <= {name for row in ORDER for name in row}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "__init__"])
+def test_a_package_imports_only_what_stands_left_of_it(module: str) -> None:
+    package = module.split(".")[0]
+    for target in ours(MODULES[module]):
+        other = target.split(".")[0]
+        if other == package:
+            continue
+        assert rank(target) < rank(module), f"{module} imports {target}"
+        assert other != "engine" or package not in WEB, f"{module} reaches torch by {target}"
+
+
+@pytest.mark.parametrize("package", INSIDE)
+def test_folders_inside_a_package_have_an_order_too(package: str) -> None:
+    order = INSIDE[package]
+
+    def place(module: str) -> int:
+        folder = module.split(".")[1] if module.count(".") > 1 else ""
+        return order.index(folder)
+
+    for module, path in MODULES.items():
+        if module.startswith(f"{package}."):
+            for target in ours(path):
+                if target.startswith(f"{package}."):
+                    assert place(target) <= place(module), f"{module} imports {target}"
+
+
+def test_no_circle_between_modules() -> None:
+    graph = {module: ours(path) for module, path in MODULES.items()}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, with the circle
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "__init__"])
+def test_torch_streamlit_and_plotly_stand_where_they_may(module: str) -> None:
+    package = module.split(".")[0]
+    for name in imports_of(MODULES[module]):
+        root = name.split(".")[0]
+        if root in TORCH:
+            assert package in TORCH_USERS, f"{module} imports {root}"
         elif root == "streamlit":
-            assert module in STREAMLIT_USERS, f"{module} imports streamlit"
+            assert package in STREAMLIT_USERS, f"{module} imports streamlit"
         elif root == "plotly":
-            assert module in PLOTLY_USERS, f"{module} imports plotly"
+            assert package in PLOTLY_USERS, f"{module} imports plotly"
 
 
-def test_every_module_is_in_the_table() -> None:
-    named = {name for group in GROUPS for name in group}
-    assert {module_of(path) for path in python_files()} - {"__init__"} == named
+def test_init_files_are_empty() -> None:
+    for module, path in MODULES.items():
+        if module.endswith("__init__"):
+            assert not imports_of(path), module
+            assert module == "__init__" or not path.read_text(), module

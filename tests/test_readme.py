@@ -2,9 +2,9 @@
 
 import re
 import subprocess
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from viz_engine.paths import ROOT
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

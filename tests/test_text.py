@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from viz_engine.paths import ROOT
 from viz_engine.text import LOCALES, Message, UserError, mib, strings, t, three
 
-ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
-    *(ROOT / "viz_engine").glob("*.py"),
+    *(ROOT / "viz_engine").rglob("*.py"),
     *(ROOT / "pages").glob("*.py"),
     *(ROOT / "assets").glob("*.mjs"),
     ROOT / "app.py",

@@ -1,7 +1,7 @@
-"""Second Token's engine, accounting and transport: one noun a module.
+"""Second Token's engine, accounting and transport: subject below, process above.
 
-Imports only go down (tests/test_imports.py holds the table):
-text spec hardware prompt model_files < cost events < metrics memory checks command
-< cache models engine < worker engine_process live routes < kv_matrix < pages app __main__.
-Only cache, models and engine may import torch.
+A package imports only what stands left of it, those joined by | not each other:
+paths < text numbers < model < run < memory < analysis < serving < engine | server < view
+< pages | cli < app < bench. `import torch` stands only in engine and bench, and nothing in
+server, view, pages and app imports engine (tests/test_imports.py holds it).
 """

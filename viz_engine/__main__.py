@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from viz_engine import (
-    checks,
-    command,
-    hardware,
-    live_bench,
-    memory_bench,
-    size,
-    sweep,
-    sweep_bench,
-    sweep_command,
+from viz_engine.bench import live_bench, memory_bench, sweep_bench
+from viz_engine.cli import size, sweep_command
+from viz_engine.run import checks, command, hardware, sweep
+from viz_engine.run.events import (
+    RunFinished,
+    RunLog,
+    RunSettings,
+    RunStarted,
+    StepFinished,
+    to_line,
 )
-from viz_engine.events import RunFinished, RunLog, RunSettings, RunStarted, StepFinished, to_line
-from viz_engine.race_log import RaceFinished, RaceLog, RaceSettings
+from viz_engine.run.race_log import RaceFinished, RaceLog, RaceSettings
 from viz_engine.text import Message, UserError
 
 Asked = TypeVar("Asked", RunSettings, RaceSettings)
@@ -76,7 +75,7 @@ def _record(args: argparse.Namespace) -> int:
     settings = _asked(command.settings_of, args)
     checks.check_settings(settings)  # before a model is loaded
     hardware.share_cores()
-    from viz_engine import engine, models
+    from viz_engine.engine import engine, models
 
     loaded = models.load(settings.model, settings.device, settings.dtype, _say)
     log = RunLog()
@@ -109,7 +108,7 @@ def _race(args: argparse.Namespace) -> int:
     settings = _asked(command.race_settings_of, args)
     checks.check_settings(settings.run)
     hardware.share_cores()
-    from viz_engine import models, race_runs
+    from viz_engine.engine import models, race_runs
 
     run = settings.run
     loaded = models.load(run.model, run.device, run.dtype, _say)
@@ -136,10 +135,10 @@ def _bench(args: argparse.Namespace) -> int:
         return sweep_bench.run(args)
     hardware.share_cores()
     if args.race:
-        from viz_engine import race_bench
+        from viz_engine.bench import race_bench
 
         return race_bench.run(args)
-    from viz_engine import bench
+    from viz_engine.bench import bench
 
     return bench.run(args)
 

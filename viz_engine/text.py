@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+
+from viz_engine.paths import ASSETS
 
 LANGUAGES = {"en": "English", "zh": "中文"}
-LOCALES = Path(__file__).resolve().parent.parent / "assets" / "locales"
+LOCALES = ASSETS / "locales"
 
 
 @cache

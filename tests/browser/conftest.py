@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from browser.visit import ROOT, Server, Visit
+from tests.browser.visit import ROOT, Server, Visit
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 FLAGS = (

@@ -2,7 +2,7 @@
 
 import re
 
-from browser.visit import Visit
+from tests.browser.visit import Visit
 
 SECTIONS = {  # what only it shows
     "TTFT against length": ".st-key-lat-chart-ttft .main-svg",

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from browser.visit import Server, Visit
-from viz_engine.events import RunLog
+from tests.browser.visit import Server, Visit
+from viz_engine.run.events import RunLog
 
 OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from browser.visit import Visit
-from viz_engine import config
+from tests.browser.visit import Visit
+from viz_engine.model import config
 
 OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")
 TINY = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from browser.visit import Server, Visit
-from viz_engine import race
-from viz_engine.race_log import RaceLog
+from tests.browser.visit import Server, Visit
+from viz_engine.analysis import race
+from viz_engine.run.race_log import RaceLog
 
 SPANS = {"token": "token", "soFar": "so_far"}
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import httpx
 import psutil
-from fake_engine import until
-from test_web_process import free_port, is_engine
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.server.test_web_process import free_port, is_engine
+from tests.support.fake_engine import until
+from viz_engine.paths import ROOT
+
 WAIT_MS = 300_000  # the machine may be busy: no test asserts a time
 
 

@@ -1,5 +1,5 @@
 // Reads frames (JSON list of texts) from stdin and prints, for every prefix of the events, what the view would show:
-// tests/test_kv_matrix.py works the same out in Python and compares.
+// tests/view/test_kv_matrix.py works the same out in Python and compares.
 import { factsAt, newRun, piecesAt, rowsAt, summaryAt, takeFrame, textOf } from "../../assets/run.mjs";
 
 let input = "";

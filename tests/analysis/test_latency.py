@@ -1,0 +1,182 @@
+"""The arithmetic of the latency page, by hand and on a machine that is played (test_diagnose)."""
+
+import dataclasses
+
+import pytest
+
+from tests.analysis.test_diagnose import CEILINGS, RATE, Machine
+from tests.support.producer import spec
+from viz_engine.analysis import fits, latency
+from viz_engine.analysis.latency import DecodeSplit, Growth
+from viz_engine.analysis.points import points_of
+from viz_engine.run import cost
+from viz_engine.run.events import RunLog, RunSettings
+from viz_engine.run.sweep import SweepResult, SweepSettings
+
+SPEC = spec()
+
+
+def result(logs: list[RunLog], what: str = "ttft") -> SweepResult:
+    run = RunSettings(model="m", prompts=("a",), new_tokens=24)
+    settings = SweepSettings(what=what, run=run, values=(64,))
+    return SweepResult(settings=settings, logs=logs, ceilings=CEILINGS)
+
+
+def test_pieces_cover_the_prompt() -> None:
+    assert latency.prefill_pieces(600, 256) == [(256, 256), (256, 512), (88, 600)]
+    assert latency.prefill_pieces(256, 256) == [(256, 256)]
+    assert latency.prefill_pieces(600, 0) == [(600, 600)]
+
+
+def test_the_least_ttft_is_the_sum_over_the_pieces() -> None:
+    log = Machine().run(1, 600, 4, 0)
+    found = latency.predicted_ttft_s(log.started, CEILINGS, 600)
+    rate, bandwidth = RATE, CEILINGS.bandwidth.per_s
+    by_hand = 0.0
+    for new, stop in ((256, 256), (256, 512), (88, 600)):
+        flops = cost.linear_flops(SPEC, num_tokens=new, num_logit_rows=1)
+        flops += cost.attention_flops(SPEC, num_queries=new, context_len=stop)
+        weights = SPEC.num_layer_matmul_weights + SPEC.num_layer_other_weights
+        weights = (weights + SPEC.num_head_weights + new * SPEC.hidden_size) * 2
+        rows = (stop + new) * cost.row_bytes(SPEC, "bfloat16")
+        by_hand += max(flops / rate, (weights + rows) / bandwidth)
+    assert found == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_on_a_machine_at_its_ceilings_prediction_and_measurement_agree() -> None:
+    ideal = Machine(
+        rate=1, kv_rate=1, weight_rate=1, overhead_s=0, setup_s=0, overlap=True, noise=0
+    )
+    found = result(ideal.context_sweep(), "itl")
+    for split in latency.decode_splits(found):
+        assert split.predicted_s == pytest.approx(split.measured_s, rel=0.02)
+    assert latency.exceeds(CEILINGS, latency.decode_splits(found)) == []
+    point = points_of(found)[1]
+    least = latency.predicted_ttft_s(found.started, CEILINGS, point.columns)
+    assert least == pytest.approx(point.prefill_s.median, rel=0.01)
+
+
+def test_the_residual_is_a_fixed_part_and_a_share_of_the_bandwidth() -> None:
+    machine = Machine(weight_rate=1, kv_rate=0.5, overhead_s=0.004, rate=1e6, noise=0)
+    found = latency.residual(result(machine.context_sweep(), "itl"))
+    assert found.fixed_s == pytest.approx(0.004, rel=0.1)
+    assert found.share == pytest.approx(0.5, rel=0.05) and found.error < 0.02
+    assert latency.residual(result([], "itl")) is None
+
+
+def test_a_step_that_beats_the_ceilings_is_said() -> None:
+    split = DecodeSplit(
+        value=64, columns=64, batch=1, weights_s=0.1, kv_s=0, measured_s=0.05, predicted_s=0.1
+    )
+    assert latency.exceeds(CEILINGS, [split]) == [64]
+    near = dataclasses.replace(split, measured_s=0.097)  # within the ceiling's spread of 5 %
+    assert latency.exceeds(CEILINGS, [near]) == []
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    for split in latency.decode_splits(result(Machine().context_sweep(), "itl")):
+        parts = split.weights_s + split.kv_s + split.overhead_s
+        assert parts == pytest.approx(split.measured_s)
+
+
+def test_kv_overtake_the_weights_where_their_bytes_are_equal() -> None:
+    found = latency.overtake(result(Machine(kv_rate=0.5, rate=1e6).context_sweep(), "itl"))
+    weights = cost.step(
+        SPEC, "bfloat16", batch=1, num_new=1, num_columns=1, prompt_columns=1, cached=True
+    ).weight_bytes_read
+    assert found.by_bytes * cost.row_bytes(SPEC, "bfloat16") == pytest.approx(weights)
+    assert 11_000 < found.by_bytes < 12_500  # the default model's, beyond its window
+    assert found.by_time == pytest.approx(found.by_bytes / 2, rel=0.1)
+
+
+def test_attention_overtakes_the_linear_layers_where_their_flops_are_equal() -> None:
+    whole = latency.cross_columns(SPEC, 0)
+    # 2 x weights x n = 4 x layers x query width x n^2
+    by_hand = SPEC.num_layer_matmul_weights / (2 * SPEC.num_layers * SPEC.query_elements)
+    assert whole == pytest.approx(by_hand, rel=0.02)
+    pieces = latency.cross_columns(SPEC, 256)
+    assert pieces == pytest.approx(2 * whole, rel=0.1)  # half of each square is spared
+
+
+def test_the_fit_of_prefill_finds_the_machines_slope() -> None:
+    machine = Machine(rate=0.5, noise=0, setup_s=0, overhead_s=0.001)
+    parts = latency.prefill_parts(result(machine.length_sweep()))
+    per_token = 2 * SPEC.num_layer_matmul_weights / (0.5 * RATE)
+    assert parts.fit.slopes["tokens"] == pytest.approx(per_token, rel=0.15)
+    assert parts.fit.slopes["square"] > 0 and parts.cross_fit > 1000
+    assert latency.prefill_parts(result([])) is None
+
+
+@pytest.mark.parametrize(
+    "times, pace", [(2.45, "more"), (2.0, "even"), (1.9, "even"), (1.5, "less"), (0.9, "less")]
+)
+def test_growth_is_held_against_proportion(times: float, pace: str) -> None:
+    assert Growth(low=1024, high=2048, times=times).pace == pace
+
+
+def test_the_last_doubling_is_that_of_the_longest_prompt() -> None:
+    points = points_of(result(Machine(noise=0).length_sweep()))
+    found = latency.doubling(points)
+    assert (found.low, found.high) == (1024, 2048)
+    assert found.times == pytest.approx(points[-1].ttft_s.median / points[-2].ttft_s.median)
+    assert latency.doubling(points[:1]) is None and latency.growth(points[:1], "itl_s") is None
+
+
+def test_a_decode_token_costs_more_than_a_prefill_token_until_the_batch_shares_the_weights() -> (
+    None
+):
+    machine = Machine(noise=0, overhead_s=0.002)
+    runs = [machine.run(batch, 256, 16, batch) for batch in (1, 2, 4, 8, 16)]
+    found = latency.token_costs(result(runs, "batch"))
+    assert found.ratios[1] > 5 and found.best_batch == 16
+    assert list(found.ratios.values()) == sorted(found.ratios.values(), reverse=True)
+    assert found.decode.seconds / found.prefill.seconds == pytest.approx(found.ratios[1])
+    five, four = found.price_batch
+    assert five is None or 1 <= five <= 16
+    assert found.prefill.num_bytes < found.decode.num_bytes
+    assert latency.token_costs(result(runs[1:], "batch")) is None
+
+
+@pytest.mark.parametrize("ratio, batch", [(8, 1.0), (4, 2.0), (2, 4.0), (3, None), (9, None)])
+def test_the_batch_of_a_ratio_lies_between_those_that_were_measured(ratio, batch) -> None:
+    found = latency._batch_at({1: 8.0, 2: 4.0, 4: 2.0}, ratio)
+    if ratio == 9:
+        assert found is None
+    elif batch is None:
+        assert 2 < found < 4
+    else:
+        assert found == pytest.approx(batch)
+
+
+def test_turn_k_reads_everything_before_it() -> None:
+    made = latency.turns(
+        num=3, user_tokens=100, answer_tokens=300, system_tokens=500, price_in=1e6, price_out=4e6
+    )
+    assert [turn.read_tokens for turn in made] == [600, 1000, 1400]
+    assert [turn.price for turn in made] == [600 + 1200, 1000 + 1200, 1400 + 1200]
+    assert [turn.cached_price for turn in made] == [600 + 1200, 400 + 1200, 400 + 1200]
+    assert made[0].seconds is None
+    line = fits.Fit(fixed=1.0, slopes={"tokens": 0.001, "square": 0.0}, r2=None, error=0, num=3)
+    timed = latency.turns(
+        num=1, user_tokens=100, answer_tokens=1, system_tokens=0, price_in=0, price_out=0, line=line
+    )
+    assert timed[0].seconds == pytest.approx(1.1)
+
+
+def test_a_dot_is_under_the_roof_and_moves_with_the_batch() -> None:
+    runs = [Machine(noise=0).run(batch, 256, 16, batch) for batch in (1, 8)]
+    found = [dot for dot in latency.dots(result(runs, "batch")) if dot.phase == "decode"]
+    one, eight = found
+    assert eight.intensity > 5 * one.intensity
+    for dot in latency.dots(result(runs, "batch")):
+        roof = min(RATE, dot.intensity * CEILINGS.bandwidth.per_s)
+        assert dot.flops_per_s < roof
+        assert dot.mfu < 1 and dot.mbu < 1
+        assert dot.flops_per_s / dot.bytes_per_s == pytest.approx(dot.intensity)
+
+
+def test_a_csv_has_a_row_a_figure() -> None:
+    text = latency.to_csv([result(Machine().length_sweep())])
+    lines = text.splitlines()
+    assert lines[0].startswith("sweep,value") and len(lines) == 1 + 6 * 4
+    assert all(line.count(",") == lines[0].count(",") for line in lines)

@@ -1,0 +1,113 @@
+"""The scripts of the two pages that follow a run, without a browser."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.server.test_live import Idle
+from viz_engine.paths import ROOT
+from viz_engine.server import live
+from viz_engine.server.engine_process import Engine
+from viz_engine.text import t
+from viz_engine.view import kv_matrix
+
+
+@pytest.fixture
+def runs() -> Iterator[live.Registry]:
+    """A registry whose engine never answers, the pages' own while a test is on."""
+    before = live.registry()
+    engine = Engine(lambda on_line, on_exit: Idle())
+    engine.start = engine.check  # no thread of its own
+    runs = live.Registry(engine, alive=lambda session_id: True)
+    live.install(runs)
+    yield runs
+    live.install(before)
+
+
+@pytest.fixture
+def mounts(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """What the view was mounted with, instead of a view."""
+    mounts: list[dict] = []
+
+    def component(*, data: dict, **_: object) -> dict:
+        mounts.append(dict(data))
+        return {}
+
+    for name in ("_live_component", "_race_component"):
+        monkeypatch.setattr(kv_matrix, name, lambda: component)
+    return mounts
+
+
+def before_the_view(act: Callable[[live.Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do that to the run once the page has its buttons and has yet to mount the view."""
+    mount = kv_matrix._mount
+
+    def mount_then(component: object, run: live.Run, *rest: object) -> object:
+        act(run)
+        return mount(component, run, *rest)
+
+    monkeypatch.setattr(kv_matrix, "_mount", mount_then)
+
+
+PAGES = {
+    "live": ("prompt", "generate", "stop"),
+    "race": ("race_prompt", "race_start", "race_stop"),
+}
+
+
+def asked(page: str, **state: object) -> AppTest:
+    """A page whose button has been pressed; its run ends before the view is mounted."""
+    test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=120)
+    test.query_params["lang"] = "en"
+    test.run()
+    test.switch_page(str(ROOT / "pages" / f"{page}.py")).run()
+    for key, value in state.items():
+        test.session_state[key] = value
+    prompt, start, _ = PAGES[page]
+    test.text_area(key=prompt).set_value("hello")
+    test.button(key=start).click().run()
+    assert not test.exception
+    return test
+
+
+def keys(test: AppTest) -> set[str | None]:
+    return {button.key for button in test.button}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_run_that_ends_while_the_page_is_made_still_tells_it(
+    runs: live.Registry, mounts: list[dict], monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    before_the_view(lambda run: run and run.finish(None), monkeypatch)
+    test = asked(page)
+    _, start, stop = PAGES[page]
+    assert stop in keys(test) and mounts[-1]["over"] is False
+    test.run()  # as the view asks for where it learns of an end that the page had not seen
+    assert start in keys(test) and mounts[-1]["over"] is True
+
+
+def test_a_run_fed_through_the_page_that_ends_while_it_is_made_brings_the_button_back(
+    runs: live.Registry, mounts: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_view(lambda run: run.finish(None), monkeypatch)
+    test = asked("live", live_view={"transport": "poll"})
+    assert mounts[-1]["transport"] == "poll" and "generate" in keys(test)
+
+
+def test_a_language_translates_the_presets_text_and_nothing_of_the_visitors(
+    runs: live.Registry, mounts: list[dict]
+) -> None:
+    test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=120)
+    test.query_params["lang"] = "en"
+    test.run()
+    prompt, sizes = test.text_area(key="prompt"), test.select_slider(key="new_tokens")
+    assert prompt.value == t("preset.document.prompt", "en")
+    sizes.set_value(8).run()
+    test.button_group(key="language").set_value("zh").run()
+    assert not test.exception and test.select_slider(key="new_tokens").value == 8
+    assert test.text_area(key="prompt").value == t("preset.document.prompt", "zh")
+    test.text_area(key="prompt").set_value("my own words").run()
+    test.button_group(key="language").set_value("en").run()
+    assert test.text_area(key="prompt").value == "my own words"
+    assert test.select_slider(key="new_tokens").value == 8

@@ -1,0 +1,275 @@
+"""The records and the log: what is written is read back, and what does not follow is refused."""
+
+import dataclasses
+import json
+
+import pytest
+
+from viz_engine.model.spec import LayerSpec, ModelSpec
+from viz_engine.run import events
+from viz_engine.run.events import (
+    AttentionSample,
+    Hardware,
+    KVSample,
+    LogError,
+    RunFinished,
+    RunLog,
+    RunSettings,
+    RunStarted,
+    StepFinished,
+    Telemetry,
+    from_line,
+    settings_from_dict,
+    settings_to_dict,
+    to_line,
+)
+from viz_engine.text import Message, UserError
+
+SPEC = ModelSpec(
+    name="toy",
+    model_type="llama",
+    layers=(LayerSpec(num_kv_heads=1, key_dim=2, value_dim=2),) * 2,
+    hidden_size=4,
+    intermediate_size=8,
+    num_query_heads=2,
+    head_dim=2,
+    vocab_size=10,
+    max_context_len=64,
+    tied_embeddings=True,
+    qkv_bias=False,
+    output_bias=False,
+    mlp_bias=False,
+    qk_norm=False,
+)
+
+
+def started(**changes: object) -> RunStarted:
+    values = {
+        "run_id": "r",
+        "started_at": "2026-01-01T00:00:00Z",
+        "source": "engine",
+        "settings": RunSettings(model="toy", prompts=("a",), dtype="float32", device="cpu"),
+        "spec": SPEC,
+        "hardware": Hardware(device="cpu", name="toy", num_threads=1, memory_bytes=None),
+        "prompt_token_ids": ((1, 2),),
+        "prompt_texts": (("a", "\ud800"),),
+        "accepted_ns": 5,
+        "queued_ns": 1,
+        "versions": {"torch": "0"},
+        "command": "record",
+        "reasons": (Message(key="x.y", params={"n": 1}),),
+        "parts": (),
+    }
+    return RunStarted(**(values | changes))
+
+
+def step(number: int, first: int, stop: int, **changes: object) -> StepFinished:
+    values = {
+        "step": number,
+        "phase": "prefill" if number == 0 else "decode",
+        "start_ns": 10 * (number + 1),
+        "end_ns": 10 * (number + 1) + 5,
+        "device_ns": None,
+        "num_new_tokens": (stop - first,),
+        "context_len": (stop,),
+        "appended": ((first, stop),),
+        "dropped": ((),),
+        "token_ids": ((3,),),
+        "token_texts": (("c",),),
+        "kv_live_bytes": 0,
+        "kv_reserved_bytes": 0,
+        "weight_bytes_read": 0,
+        "kv_bytes_read": 0,
+        "kv_bytes_written": 0,
+        "device_memory_bytes": None,
+    }
+    return StepFinished(**(values | changes))
+
+
+def finished(**changes: object) -> RunFinished:
+    values = {"end_ns": 99, "finish_reason": "length", "sequence_reasons": ("length",)}
+    return RunFinished(**(values | changes))
+
+
+SAMPLE = KVSample(step=0, sequence=0, first=0, stop=2, k=bytes(4), v=bytes(range(4)))
+RECORDS = (
+    started(),
+    step(0, 0, 2),
+    SAMPLE,
+    AttentionSample(
+        step=0, sequence=0, layer=0, query_head=0, first_query=1, weights=((0.5, 0.5),)
+    ),
+    Telemetry(
+        t_ns=20, memory_used_bytes=7, utilisation=0.5, memory_bus_utilisation=None, power_w=None
+    ),
+    step(1, 2, 3),
+    finished(error=Message(key="error.x")),
+)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.kind)
+def test_a_record_is_one_ascii_line_and_reads_back_equal(record: events.Event) -> None:
+    line = to_line(record)
+    assert line.isascii() and "\n" not in line
+    assert from_line(line) == record
+
+
+def test_a_log_reads_back_equal() -> None:
+    log = RunLog.of(RECORDS)
+    again = RunLog.read(log.to_jsonl().encode())
+    assert again.events == log.events and again.num_rows == [3] and again.num_columns == 3
+
+
+def test_unknown_fields_are_ignored_and_unknown_kinds_refused() -> None:
+    data = json.loads(to_line(SAMPLE))
+    assert from_line(json.dumps(data | {"later": 1})) == SAMPLE
+    with pytest.raises(UserError, match="unknown kind"):
+        from_line(json.dumps(data | {"kind": "dream"}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("step", "0"),
+        ("step", True),
+        ("step", 1.5),
+        ("step", 2**60),
+        ("step", -1),
+        ("k", "***"),
+        ("k", None),
+        ("first", [1]),
+        ("scale", 3),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_refused_by_name(field: str, value: object) -> None:
+    data = json.loads(to_line(SAMPLE)) | {field: value}
+    with pytest.raises(UserError, match=f"kv_sample.{field}"):
+        from_line(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    "line", ["", "7", "[]", "null", "{", '{"kind":null}', "[" * 100_000, '{"kind":["a"]}']
+)
+def test_a_line_that_is_no_record_is_refused(line: str) -> None:
+    with pytest.raises(UserError):
+        from_line(line)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400])
+def test_a_number_that_is_none_is_refused(number: str) -> None:
+    line = to_line(started())
+    for field in ('"temperature":0.0', '"torch":"0"'):
+        with pytest.raises(UserError):
+            from_line(line.replace(field, f"{field.partition(':')[0]}:{number}"))
+
+
+def test_a_file_of_another_version_says_so() -> None:
+    data = RunLog.of(RECORDS).to_jsonl().replace('"schema":1', '"schema":99').encode()
+    with pytest.raises(UserError, match="another version") as caught:
+        RunLog.read(data)
+    assert "其他版本" in caught.value.message.text("zh")
+
+
+def test_every_required_field_is_needed() -> None:
+    for field in dataclasses.fields(StepFinished):
+        data = json.loads(to_line(step(0, 0, 2)))
+        del data[field.name]
+        with pytest.raises(UserError, match=field.name):
+            from_line(json.dumps(data))
+
+
+def test_settings_survive_a_permalink() -> None:
+    settings = RunSettings(model="m", prompts=("a", "b"), batch=2, stop_token_ids=())
+    assert settings_from_dict(json.loads(json.dumps(settings_to_dict(settings)))) == settings
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ((step(0, 0, 2),), "begins with RunStarted"),
+        ((started(), started()), "one RunStarted"),
+        ((started(accepted_ns=0),), "before it was queued"),
+        ((started(prompt_token_ids=()),), "each sequence"),
+        ((started(prompt_texts=(("a",),)),), "do not match"),
+        ((started(), step(1, 0, 2)), "is due"),
+        ((started(), step(0, 1, 3)), "do not continue"),
+        ((started(), step(0, 0, 2, end_ns=1)), "time goes back"),
+        ((started(), step(0, 0, 2), step(1, 2, 3, start_ns=3)), "time goes back"),
+        ((started(), step(0, 0, 2), step(1, 3, 4)), "do not continue"),
+        ((started(), step(0, 0, 2), step(1, 2, 3), step(2, 3, 4, phase="prefill")), "after decode"),
+        ((started(), step(0, 0, 2, phase="sleep")), "phase"),
+        ((started(), step(0, 0, 2, token_ids=())), "sequences"),
+        ((started(), step(0, 0, 2, token_texts=((),))), "do not match"),
+        ((started(), step(0, 0, 2, context_len=(1,))), "more tokens fed"),
+        ((started(), SAMPLE), "rows that are not there"),
+        ((started(), step(0, 0, 2), dataclasses.replace(SAMPLE, k=b"")), "rows x columns"),
+        (
+            (started(), step(0, 0, 2), dataclasses.replace(SAMPLE, first=9**9, stop=9**9, k=b"")),
+            "rows that are not there",
+        ),
+        ((started(), step(0, 0, 9**9)), "more positions"),
+        ((started(), step(0, 0, 2, dropped=(((10**15, 0),),))), "dropped"),
+        ((started(), step(0, 0, 2, dropped=(((0, 3),),))), "dropped"),
+        ((started(), step(0, 0, 2, start_ns=1)), "time goes back"),
+        ((started(), dataclasses.replace(SAMPLE, sequence=1)), "not there"),
+        ((started(), finished(finish_reason="bored")), "finish_reason"),
+        ((started(), step(0, 0, 2), finished(end_ns=3)), "time goes back"),
+        ((started(), finished(), SAMPLE), "nothing follows"),
+    ],
+)
+def test_what_does_not_follow_is_refused(broken: tuple, why: str) -> None:
+    with pytest.raises(LogError, match=why):
+        RunLog.of(broken)
+
+
+def test_without_a_cache_nothing_is_appended_and_all_is_fed_again() -> None:
+    begin = started(
+        settings=RunSettings(model="toy", prompts=("a",), dtype="float32", cache="none")
+    )
+    whole = {"appended": ((0, 0),), "num_new_tokens": (2,), "context_len": (2,)}
+    log = RunLog.of([begin, step(0, 0, 2, **whole)])
+    assert log.num_rows == [0]
+    with pytest.raises(LogError, match="without a cache"):
+        RunLog.of([begin, step(0, 0, 2)])
+    with pytest.raises(LogError, match="fed again"):
+        RunLog.of([begin, step(0, 0, 2, **(whole | {"num_new_tokens": (1,)}))])
+
+
+def test_a_speculative_step_may_drop_its_rejected_tail() -> None:
+    log = RunLog.of([started(), step(0, 0, 2), step(1, 2, 6, dropped=(((4, 6),),)), step(2, 4, 5)])
+    assert log.num_rows == [5]
+
+
+def test_a_truncated_file_is_read_as_far_as_it_goes() -> None:
+    text = RunLog.of(RECORDS).to_jsonl()
+    log = RunLog.read(text[: text.rfind('"kind":"run_finished"') + 30].encode())
+    assert log.finished is None and len(log.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "no run"),
+        (b"\n\n", "no run"),
+        (b"hello\n", "Line 1"),
+        (b"\xff\xfe\x00", "Line 1"),
+        (b'{"kind":"run_started"}\n', "run_started.run_id"),
+        (b"PK\x03\x04" + bytes(100), "Line 1"),
+    ],
+)
+def test_a_foreign_file_is_refused_with_its_line(data: bytes, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        RunLog.read(data)
+
+
+def test_a_huge_file_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_FILE_BYTES", 10)
+    with pytest.raises(UserError, match="MiB"):
+        RunLog.read(bytes(11))
+
+
+def test_a_wrong_line_in_the_middle_is_named() -> None:
+    lines = RunLog.of(RECORDS).to_jsonl().splitlines()
+    lines[2] = lines[2][:20]
+    with pytest.raises(UserError, match="Line 3"):
+        RunLog.read("\n".join(lines).encode() + b"\n")

@@ -1,0 +1,132 @@
+"""The runs that ship: each is whole, says what made it, and can be made again.
+
+A short greedy run in float32 is made again with the same tokens and bytes. A bfloat16 run may
+write another text on another processor: its prompt ids are compared, and with its tokens forced,
+its rows and bytes.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_record import parsed
+from viz_engine.engine import engine
+from viz_engine.engine.models import Loaded
+from viz_engine.paths import ASSETS
+from viz_engine.run import cost, metrics
+from viz_engine.run.events import RunLog, RunSettings
+
+RUNS = sorted((ASSETS / "runs").glob("*.jsonl"))
+SHORT_COLUMNS = 300  # of all sequences together; longer ones take too long here
+BYTES = ("kv_live_bytes", "kv_reserved_bytes", "weight_bytes_read")
+BYTES += ("kv_bytes_read", "kv_bytes_written")
+ROWS = ("phase", "num_new_tokens", "context_len", "appended", "token_ids", "token_texts")
+
+
+def read(path: Path) -> RunLog:
+    return RunLog.read(path.read_bytes())
+
+
+def is_short(path: Path) -> bool:
+    """Whether the run is made again here; of longer ones the prompt and the bytes are checked."""
+    log = read(path)
+    settings = log.started.settings
+    factor = 1 if settings.cache == "full" else len(log.steps)
+    return log.num_columns * settings.batch * factor <= SHORT_COLUMNS
+
+
+def asked(log: RunLog) -> RunSettings:
+    """What the run's command asks for, its stop tokens filled in as the engine does."""
+    settings = parsed(log.started.command)
+    if settings.stop_token_ids is None:
+        settings = dataclasses.replace(settings, stop_token_ids=log.started.settings.stop_token_ids)
+    return settings
+
+
+def assert_same(log: RunLog, remade: RunLog) -> None:
+    assert remade.started.prompt_token_ids == log.started.prompt_token_ids
+    assert len(remade.steps) == len(log.steps)
+    for ours, theirs in zip(remade.steps, log.steps, strict=True):
+        for name in (*ROWS, *BYTES):
+            assert getattr(ours, name) == getattr(theirs, name), (theirs.step, name)
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_recorded_run_is_whole_and_labelled(path: Path) -> None:
+    log = read(path)
+    assert log.finished is not None and log.finished.error is None
+    assert log.started.source == "engine" and log.started.hardware.name
+    assert log.started.started_at.startswith("20")
+    assert asked(log) == log.started.settings
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_recorded_runs_bytes_are_those_of_the_formula(path: Path) -> None:
+    log, so_far = read(path), RunLog()
+    for event in log:
+        if event.kind == "step_finished":
+            predicted, _ = metrics.predicted_step(so_far.started, event, so_far.num_columns)
+            assert all(getattr(event, name) == getattr(predicted, name) for name in BYTES)
+        so_far.append(event)
+    row = cost.row_bytes(log.started.spec, log.started.settings.dtype)
+    if log.started.settings.cache == "full":
+        columns = log.started.settings.batch * log.num_columns
+        assert log.steps[-1].kv_live_bytes == columns * row
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_recorded_runs_prompt_ids_come_out_again(
+    path: Path, default_model: Callable[[str], Loaded]
+) -> None:
+    log = read(path)
+    ids = engine.encode(default_model("bfloat16"), log.started.settings)
+    assert tuple(map(tuple, ids)) == log.started.prompt_token_ids
+    texts = tuple(default_model("bfloat16").tokenizer.texts(i) for i in ids)
+    assert texts == log.started.prompt_texts
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in RUNS if is_short(path)], ids=lambda path: path.stem
+)
+def test_a_short_recorded_run_is_made_again(
+    path: Path, default_model: Callable[[str], Loaded]
+) -> None:
+    log = read(path)
+    settings = asked(log)
+    greedy_float32 = settings.dtype == "float32" and settings.temperature == 0
+    forced = None
+    if not greedy_float32:
+        forced = [
+            [id for step in log.steps for id in step.token_ids[b]] for b in range(settings.batch)
+        ]
+    events = engine.generate(
+        default_model(settings.dtype), settings, run_id="r", forced_tokens=forced
+    )
+    assert_same(log, RunLog.of(events))
+
+
+def test_a_float32_recording_is_made_again_with_the_same_tokens_and_bytes(
+    default_model: Callable[[str], Loaded],
+) -> None:
+    settings = RunSettings(
+        model="SmolLM2-135M-Instruct", prompts=("Say hello.",), dtype="float32", new_tokens=6
+    )
+    log = RunLog.of(engine.generate(default_model("float32"), settings, run_id="a"))
+    log = RunLog.read(log.to_jsonl().encode())
+    again = engine.generate(default_model("float32"), asked(log), run_id="b")
+    assert_same(log, RunLog.of(again))
+
+
+def test_a_bfloat16_recording_keeps_rows_and_bytes_with_its_tokens_forced(
+    default_model: Callable[[str], Loaded],
+) -> None:
+    settings = RunSettings(
+        model="SmolLM2-135M-Instruct", prompts=("Say hello.", "Hi"), batch=2, new_tokens=6
+    )
+    loaded = default_model("bfloat16")
+    log = RunLog.of(engine.generate(loaded, settings, run_id="a"))
+    tokens = [[id for s in log.steps for id in s.token_ids[b]] for b in range(2)]
+    again = engine.generate(loaded, asked(log), run_id="b", forced_tokens=tokens)
+    assert_same(log, RunLog.of(again))

@@ -1,0 +1,21 @@
+"""What torch's FLOP counter does not know of: oneDNN's packed product, and this program's own."""
+
+import math
+
+import torch
+
+from viz_engine.engine.kernels import kernels
+
+
+def _packed(rows: list[int], weight: list[int], *args: object, **given: object) -> int:
+    return 2 * math.prod(rows) * weight[0]
+
+
+def _attend(query: list[int], key: list[int], value: list[int], *args: object, **given) -> int:
+    batch, heads, num_new, width = query
+    return 2 * batch * heads * num_new * key[2] * (width + value[3])
+
+
+UNKNOWN = {torch.ops.mkldnn._linear_pointwise: _packed}
+if kernels.load() is None:
+    UNKNOWN |= {torch.ops.second_token.linear: _packed, torch.ops.second_token.attend: _attend}

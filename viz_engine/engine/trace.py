@@ -1,0 +1,214 @@
+"""The decode step without Python: recorded once for a batch size, played back with other rows.
+
+`torch.jit.trace` of the unchanged model. The rows, the new one's place included, are inputs, so one
+trace serves every context length. It is used only where its logits and rows equal the Python
+step's to the bit (`decode.py` sees to that). It knows nothing of runs or of time.
+
+Try it: tests/engine/test_decode.py
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from transformers import AttentionMaskInterface
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from viz_engine.engine.cache.cache import Rows
+from viz_engine.engine.kernels import linear
+from viz_engine.engine.kernels.attention import ATTENTION, register
+from viz_engine.engine.probe import call
+
+
+class Slot(CacheLayerMixin):
+    """One layer as the trace sees it: the rows it was handed, the last of them to be written."""
+
+    is_sliding = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the rows are handed in."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys[:, :, -1:] = key_states
+        self.values[:, :, -1:] = value_states
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.keys.shape[2], 0
+
+    def get_seq_length(self) -> int:
+        return self.keys.shape[2] - 1
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class Step(torch.nn.Module):
+    """A decode step as a function of tensors only."""
+
+    def __init__(
+        self, network: torch.nn.Module, arguments: frozenset[str], num_layers: int, masked: bool
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.arguments = arguments
+        self.num_layers = num_layers
+        self.masked = masked
+
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits `[B, vocab]`. `tensors`: keys of all layers, values of all layers, the mask
+        `[B, 1, 1, S]` where there is one, packed weights."""
+        slots = Cache(layers=[Slot() for _ in range(self.num_layers)])
+        rest = list(tensors)
+        for name in ("keys", "values"):
+            for slot in slots.layers:
+                setattr(slot, name, rest.pop(0))
+        mask = rest.pop(0) if self.masked else None
+        for layer, packed in zip(linear.packed_layers(self.network), rest, strict=True):
+            layer.packed = packed
+        given = {
+            "input_ids": ids,
+            "position_ids": positions,
+            "attention_mask": mask,
+            "cache": slots,
+            "use_cache": True,
+            "logits_to_keep": 1,
+        }
+        return call(self.network, self.arguments, given)[:, -1]
+
+
+class Traced:
+    """The recorded step of one batch size, with or without a mask."""
+
+    def __init__(self, network: torch.nn.Module, step: Callable[..., torch.Tensor]) -> None:
+        self.step = step
+        self.weights = _weights(network)
+        self.packed = [layer.packed for layer in linear.packed_layers(network)]
+
+    def __call__(
+        self,
+        ids: torch.Tensor,  # [B, 1]
+        positions: torch.Tensor,  # [B, 1]
+        mask: torch.Tensor | None,  # [B, columns]
+        rows: Rows,
+    ) -> torch.Tensor:
+        """Logits `[B, vocab]`. The reads are counted by the rows, as they are handed in."""
+        tensors = _tensors(rows, mask)
+        with torch.inference_mode(), torch.jit.optimized_execution(False):
+            return self.step(*self.weights, ids, positions, *tensors, *self.packed)
+
+
+def trace(
+    network: torch.nn.Module,
+    arguments: frozenset[str],
+    ids: torch.Tensor,
+    positions: torch.Tensor,
+    mask: torch.Tensor | None,
+    rows: Rows,
+) -> Traced:
+    """Record the step that adds one row to `rows`. `arguments`: those that the model's forward
+    knows. Raises whatever the tracer raises."""
+    step = Step(network, arguments, len(rows.layers), mask is not None).eval()
+    weights = _weights(network)
+    forwards = linear.packed_layers(network)
+    packed = [layer.packed for layer in forwards]
+    tensors = _tensors(rows, mask)
+
+    def with_weights(*given: torch.Tensor) -> torch.Tensor:
+        with _held(network, dict(zip(map(id, weights), given, strict=False))):
+            return step(*given[len(weights) :])
+
+    given = (*weights, ids, positions, *tensors, *packed)
+    # A row less: of the mask [B, 1, 1, S], of keys and values [B, H, S, D].
+    fewer = [t[..., 1:] if t.dtype == torch.bool else t[:, :, 1:] for t in tensors]
+    shorter = (*weights, ids, positions, *fewer, *packed)
+    try:
+        with torch.inference_mode(), warnings.catch_warnings(), _no_mask_made():
+            # Numbers that Python reads are frozen: whether that matters is seen in the logits.
+            warnings.simplefilter("ignore")
+            recorded = torch.jit.trace(with_weights, given, check_trace=False, strict=False)
+            with torch.jit.optimized_execution(False):
+                recorded = _without_sizes(recorded.graph, given, shorter)
+    finally:
+        for layer, own in zip(forwards, packed, strict=True):
+            layer.packed = own
+    return Traced(network, recorded)
+
+
+def _without_sizes(
+    graph: torch.Graph, given: tuple[torch.Tensor, ...], shorter: tuple[torch.Tensor, ...]
+) -> torch.ScriptFunction:
+    """The graph with sizes of tensors put in as numbers where they are the same with a row less,
+    as nearly all are: a third of its operations goes. Both inputs are run once."""
+    asking = graph.copy()
+    sizes = asking.create("prim::ListConstruct", [n.output() for n in _sizes(asking)])
+    sizes.output().setType(torch._C.ListType(torch._C.IntType.get()))
+    asking.appendNode(sizes)
+    asking.eraseOutput(0)
+    asking.registerOutput(sizes.output())
+    ask = torch._C._create_function_from_graph("sizes", asking)
+    graph = graph.copy()
+    for node, size, other in zip(_sizes(graph), ask(*given), ask(*shorter), strict=True):
+        if size == other:
+            number = graph.insertConstant(size)
+            number.node().moveBefore(node)
+            node.output().replaceAllUsesWith(number)
+    torch._C._jit_pass_constant_propagation(graph)
+    torch._C._jit_pass_dce(graph)
+    return torch._C._create_function_from_graph("step", graph)
+
+
+def _sizes(graph: torch.Graph) -> list[torch.Node]:
+    return [node for node in graph.nodes() if node.kind() == "aten::size"]
+
+
+@contextmanager
+def _no_mask_made() -> Iterator[None]:
+    """One new row sees all rows that it is handed, so without pads it needs no mask. Transformers
+    knows that too, but not while it is traced. With pads the mask is handed in."""
+    AttentionMaskInterface.register(ATTENTION, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        register()
+
+
+def _weights(network: torch.nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers, a tied one once. They are handed in with every step: one graph
+    without calls or attributes runs faster (a step of the default model in 34 ms instead of 38),
+    and what it held as constants it would keep for as long as the process lives."""
+    return list({id(held[name]): held[name] for held, name in _places(network)}.values())
+
+
+def _places(network: torch.nn.Module) -> list[tuple[dict[str, torch.Tensor], str]]:
+    """Where a network keeps its parameters and buffers."""
+    kept = [held for m in network.modules() for held in (m._parameters, m._buffers)]
+    return [(held, name) for held in kept for name, tensor in held.items() if tensor is not None]
+
+
+@contextmanager
+def _held(network: torch.nn.Module, others: dict[int, torch.Tensor]) -> Iterator[None]:
+    """The network with `others` in place of what it holds, by the id of what each stands for."""
+    own = [(held, name, held[name]) for held, name in _places(network)]
+    try:
+        for held, name, tensor in own:
+            held[name] = others[id(tensor)]
+        yield
+    finally:
+        for held, name, tensor in own:
+            held[name] = tensor
+
+
+def _tensors(rows: Rows, mask: torch.Tensor | None) -> list[torch.Tensor]:
+    handed = rows.next_row()
+    tensors = [keys for keys, _ in handed] + [values for _, values in handed]
+    return tensors if mask is None else [*tensors, mask[:, None, None, :].bool()]

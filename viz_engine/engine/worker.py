@@ -1,0 +1,219 @@
+"""The engine process itself: the program that holds the model and does one run at a time.
+
+`python -m viz_engine.engine.worker` speaks JSON lines over its stdin and stdout and ends when its
+stdin does. It takes {"op": "run" | "race" | "cancel" | "prepare" | "measure"} and says ready,
+alive, progress, event, refused, done and measured. It knows nothing of queues or visitors;
+`engine_process` starts and watches it.
+
+Try it: `(echo '{"op":"prepare"}'; sleep 20) | python -m viz_engine.engine.worker`
+"""
+
+import gc
+import json
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from viz_engine.run import hardware
+from viz_engine.run.ceilings import save
+from viz_engine.run.events import RunSettings, settings_from_dict, to_line
+from viz_engine.run.race_log import RaceSettings
+from viz_engine.text import Message, UserError
+
+BEAT_S = 1.0  # between signs of life
+
+
+class _Cancelled(Exception):
+    """Raised out of a load that nobody waits for any more."""
+
+
+class _Child:
+    """The state of the child: its reply pipe, what is cancelled, the model that it holds."""
+
+    def __init__(self, replies: BinaryIO) -> None:
+        self._replies = replies
+        self._lock = threading.Lock()
+        self.inbox: queue.SimpleQueue[dict] = queue.SimpleQueue()
+        self.cancelled: set[str] = set()
+        self._loaded = None
+        self._keys: set[tuple[str, str, str]] = set()
+
+    def send(self, op: str, **fields: object) -> None:
+        line = json.dumps({"op": op, **fields}).encode("ascii") + b"\n"
+        try:
+            with self._lock:
+                self._replies.write(line)
+                self._replies.flush()
+        except OSError:
+            os._exit(0)  # nobody listens any more
+
+    def beat(self) -> None:
+        while True:
+            self.send("alive")
+            time.sleep(BEAT_S)
+
+    def read(self, commands: BinaryIO) -> None:
+        """Take commands while a run is on. The parent's end closes this pipe, and ends us, whatever
+        the main thread is doing."""
+        for line in commands:
+            command = json.loads(line)
+            if command["op"] == "cancel":
+                self.cancelled.add(command["run_id"])
+            else:
+                waited_ns = command.get("waited_ns") or 0
+                command["queued_ns"] = time.perf_counter_ns() - waited_ns
+                self.inbox.put(command)
+        os._exit(0)
+
+    def serve(self) -> None:
+        problem = None
+        parts: tuple = ()
+        hardware.share_cores()
+        try:
+            from viz_engine.engine import engine, models
+
+            parts = (engine, models)
+            memory_bytes = hardware.memory_bytes()
+            device, _ = models.choose_device("auto")
+            dtype, _ = models.choose_dtype("auto", device)
+            self.send(
+                "ready",
+                devices=models.devices(),
+                device=device,
+                dtype=dtype,
+                memory_bytes=memory_bytes,
+            )
+        except (ImportError, OSError) as error:
+            traceback.print_exc()
+            problem = _import_problem(error)
+            self.send("ready", devices=[], memory_bytes=None, problem=_dict(problem))
+        while True:
+            command = self.inbox.get()
+            if problem is None:
+                if command["op"] == "measure":
+                    self._measure(command["device"], parts[1])
+                else:
+                    self._do(command, *parts)
+            elif command["op"] in ("run", "race"):
+                self.send("refused", run_id=command["run_id"], message=_dict(problem))
+            elif command["op"] == "measure":
+                self.send("measured", problem=_dict(problem))
+
+    def _do(self, command: dict, engine: object, models: object) -> None:
+        run_id = command.get("run_id")
+        try:
+            if command["op"] != "prepare":
+                for event in self._events(command, engine, models):
+                    self.send("event", run_id=run_id, line=to_line(event))
+                self.send("done", run_id=run_id)
+            else:
+                self._load(models, RunSettings(model=_default_model(), prompts=("",)), None)
+        except Exception as error:  # whatever a model does, the next run must work
+            if not isinstance(error, UserError | _Cancelled):
+                traceback.print_exc()
+            if command["op"] != "prepare":
+                full = models.is_out_of_memory(error)
+                why = Message(key="service.out_of_memory") if full else _why(error)
+                self.send("refused", run_id=run_id, message=_dict(why))
+        finally:
+            self.cancelled.discard(run_id)
+            if command["op"] == "prepare":
+                self.send("progress", run_id=None, message=None, fraction=None)
+
+    def _measure(self, device: str, models: object) -> None:
+        """Measure the ceilings of a device and keep them in the cache folder."""
+        from viz_engine.engine import ceilings
+
+        try:
+            machine = models.describe_device(device).name
+            save(ceilings.measure(device, machine))
+            self.send("measured", problem=None)
+        except Exception as error:  # no room for the buffer, a full disk
+            traceback.print_exc()
+            self.send("measured", problem=_dict(_why(error)))
+
+    def _events(self, command: dict, engine: object, models: object) -> Iterator[object]:
+        """The records of the run or the race that a command asks for."""
+        run_id = command["run_id"]
+        asked = {"queued_ns": command["queued_ns"], "cancelled": lambda: run_id in self.cancelled}
+        if command["op"] == "run":
+            settings = settings_from_dict(command["settings"])
+            loaded = self._load(models, settings, run_id)
+            samples = command.get("samples", "each")
+            return engine.generate(loaded, settings, run_id=run_id, samples=samples, **asked)
+        from viz_engine.engine import race_runs
+
+        race = settings_from_dict(command["settings"], RaceSettings)
+        loaded = self._load(models, race.run, run_id)
+        return race_runs.race(loaded, race, race_id=run_id, **asked)
+
+    def _load(self, models: object, settings: RunSettings, run_id: str | None) -> object:
+        """The model asked for: the one that is held, or a new one in its place."""
+
+        def progress(message: Message, fraction: float | None) -> None:
+            if run_id in self.cancelled:
+                raise _Cancelled
+            self.send("progress", run_id=run_id, message=_dict(message), fraction=fraction)
+
+        if run_id in self.cancelled:
+            raise _Cancelled
+        asked = (settings.model, settings.device, settings.dtype)
+        if asked not in self._keys:
+            self._loaded, self._keys = None, set()  # room for the new one first
+            gc.collect()
+            self._loaded = models.load(*asked, progress)
+            self._keys = {asked}
+        if run_id in self.cancelled:
+            raise _Cancelled
+        if settings.warm_up and run_id is not None:  # what comes next, until the first record
+            progress(Message(key="progress.warm_up"), None)
+        return self._loaded
+
+
+def _default_model() -> str:
+    from viz_engine.model.model_files import DEFAULT_MODEL
+
+    return DEFAULT_MODEL
+
+
+def _dict(message: Message) -> dict[str, object]:
+    return {"key": message.key, "params": dict(message.params)}
+
+
+def _why(error: Exception) -> Message:
+    if isinstance(error, UserError):
+        return error.message
+    if isinstance(error, _Cancelled):
+        return Message(key="service.cancelled")
+    params = {"name": type(error).__name__, "reason": str(error)[:300]}
+    return Message(key="service.engine_error", params=params)
+
+
+def _import_problem(error: Exception) -> Message:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return Message(key="service.missing_package", params={"name": error.name})
+    return Message(key="service.broken_package", params={"reason": str(error)[:300]})
+
+
+def main() -> None:
+    """Serve until stdin closes. Ctrl-C in a terminal is the parent's to handle: it then closes our
+    stdin."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What libraries print goes to stderr: the protocol keeps the pipes to itself.
+    commands, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    child = _Child(replies)
+    threading.Thread(target=child.beat, daemon=True).start()
+    threading.Thread(target=child.read, args=(commands,), daemon=True).start()
+    child.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The table of accelerators: memory, bandwidth and rates, each figure with its source.
+
+A figure that could not be confirmed is left out. It knows nothing of models.
+
+Try it: `python -c "from viz_engine.memory import devices; print(devices.device('NVIDIA L4'))"`
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from viz_engine.paths import ASSETS
+from viz_engine.run.hardware import cpu_name, memory_bytes
+
+TABLE = ASSETS / "hardware.json"
+
+
+GB, GIB = 10**9, 2**30  # vendors count memory in the first, engines in the second
+
+
+UNITS = {"GB": GB, "GiB": GIB, "MiB": 2**20, "GB/s": GB, "GiB/s": GIB}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number as its source prints it. `checked`: page (read at the source), copies (at least two
+    independent copies of the source agree), here (asked of this machine)."""
+
+    value: float
+    unit: str
+    source: str
+    checked: str
+
+    @property
+    def plain(self) -> float:
+        """In bytes, bytes/s or FLOP/s."""
+        return self.value * UNITS.get(self.unit, 10**12)
+
+    def __str__(self) -> str:
+        return f"{self.value:g} {self.unit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """An accelerator, or this machine. What no source gives is None or missing.
+
+    `memory` is what the vendor sells, in its own unit; `reported` what nvidia-smi shows, which is
+    what an engine can divide up: an "80 GB" H100 reports 81 559 MiB, 79.6 GiB, 85.5 GB. `tflops`
+    are dense matrix rates with FP32 accumulation, by number format, never the sparse ones of the
+    first line of a datasheet.
+    """
+
+    name: str
+    kind: str  # gaming, workstation, unified, data_centre, tpu, here
+    memory: Figure
+    reported: Figure | None = None
+    bandwidth: Figure | None = None
+    tflops: Mapping[str, Figure] = field(default_factory=dict)
+
+    @property
+    def capacity(self) -> Figure:
+        """The memory to plan with. Without a reported size a vendor's GB counts as 10^9 bytes:
+        that much is certain to be there."""
+        return self.reported or self.memory
+
+    @property
+    def capacity_bytes(self) -> int:
+        return int(self.capacity.plain)
+
+    def flops_per_s(self, dtype: str) -> Figure | None:
+        """The rate for products in `dtype`; bfloat16 and float16 stand in for one another, and an
+        8-bit or 4-bit type that the device has no unit for is computed in 16 bits."""
+        wanted = {"fp4": ("fp4", "fp8", "bf16", "fp16"), "fp8": ("fp8", "bf16", "fp16")}
+        for name in wanted.get(dtype, ("bf16", "fp16")):
+            if name in self.tflops:
+                return self.tflops[name]
+        return None
+
+
+@cache
+def devices() -> tuple[Device, ...]:
+    """The table, in its order: gaming, workstation, unified memory, data centre, others."""
+    table = json.loads(TABLE.read_text(encoding="utf-8"))
+
+    def figure(value: float, unit: str, source: str) -> Figure:
+        found = table["sources"][source]
+        return Figure(value=value, unit=unit, source=found["url"], checked=found["checked"])
+
+    return tuple(
+        Device(
+            name=row["name"],
+            kind=row["kind"],
+            memory=figure(*row["memory"]),
+            reported=figure(*row["reported"]) if "reported" in row else None,
+            bandwidth=figure(*row["bandwidth"]),
+            tflops={
+                name: figure(value, "TFLOP/s", source)
+                for name, (value, source) in row.get("tflops", {}).items()
+            },
+        )
+        for row in table["devices"]
+    )
+
+
+def device(name: str) -> Device:
+    """The device of that name in the table. Raises KeyError that names the closest ones."""
+    for row in devices():
+        if row.name.casefold() == name.casefold():
+            return row
+    near = [row.name for row in devices() if name.casefold() in row.name.casefold()]
+    raise KeyError(f"no device {name!r}; {near or [row.name for row in devices()]}")
+
+
+def this_machine() -> Device:
+    """The memory of this machine, asked of the system; its rates are for the engine to measure."""
+    size = Figure(value=memory_bytes() / GIB, unit="GiB", source=cpu_name(), checked="here")
+    return Device(name=cpu_name(), kind="here", memory=size)

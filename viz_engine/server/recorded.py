@@ -1,0 +1,48 @@
+"""The runs, races and sweeps that ship with the app: a page shows one before anybody presses a
+button.
+
+Try it: `python -c "from viz_engine.server import recorded; print(recorded.names('races'))"`
+"""
+
+from functools import cache
+
+from viz_engine.paths import ASSETS
+from viz_engine.run.events import RunLog
+from viz_engine.run.race_log import RaceLog
+from viz_engine.run.sweep import SweepResult
+from viz_engine.server import live
+
+RUN, RACE = "recorded-", "recorded-race-"  # an id begins so
+
+
+@cache
+def names(what: str) -> list[str]:
+    """What ships of "runs", "races" or "sweeps", in the order of their files."""
+    return sorted(path.stem for path in (ASSETS / what).glob("*.jsonl"))
+
+
+def _data(what: str, name: str) -> bytes:
+    if name not in names(what):
+        raise KeyError(name)
+    return (ASSETS / what / f"{name}.jsonl").read_bytes()
+
+
+def run(registry: live.Registry, name: str) -> live.Run:
+    """A shipped run, put into the registry (again, if it was evicted). Raises KeyError on a name
+    that `names("runs")` lacks."""
+    run_id = RUN + name
+    return registry.get(run_id) or registry.add_log(RunLog.read(_data("runs", name)), run_id=run_id)
+
+
+def race(registry: live.Registry, name: str) -> live.Run:
+    """A shipped race, alike. Raises KeyError."""
+    run_id = RACE + name
+    return registry.get(run_id) or registry.add_log(
+        RaceLog.read(_data("races", name)), run_id=run_id
+    )
+
+
+@cache
+def sweep(what: str) -> SweepResult | None:
+    """The sweep of a kind ("ttft", "itl", "batch") that ships; None where none does."""
+    return SweepResult.read(_data("sweeps", what)) if what in names("sweeps") else None

@@ -1,0 +1,154 @@
+"""The routes of the live view: ping, snapshot, socket and cancel of a run, beside Streamlit's own.
+
+Streamlit checks no Origin on routes that are not its own: `same_origin` does. Nothing here knows
+what is in a frame (live) or who draws it (kv_matrix).
+
+Try it: `streamlit run app.py`, then `curl localhost:8501/api/runs/<id>/snapshot`
+"""
+
+import asyncio
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from viz_engine.server.live import Registry, Run, frame, registry
+from viz_engine.text import t
+
+UNKNOWN_RUN, BAD_REQUEST = 4404, 4400  # close codes of the socket
+MAX_CLIENT_MESSAGES = 100  # the socket sends; a client that talks on and on is closed
+
+
+def routes(base_path: str = "") -> list[Route | WebSocketRoute]:
+    """The routes of the live view, under `server.baseUrlPath` where one is set."""
+    base = base_of(base_path)
+    run = f"{base}/api/runs/{{run_id}}"
+    return [
+        Route(f"{base}/api/ping", _ping),
+        Route(f"{run}/snapshot", _snapshot),
+        Route(f"{run}/cancel", _cancel, methods=["POST"]),
+        WebSocketRoute(f"{run}/ws", _socket),
+    ]
+
+
+def base_of(base_path: str) -> str:
+    """What stands before every path: nothing, or `server.baseUrlPath` behind one slash."""
+    return f"/{base_path.strip('/')}" if base_path.strip("/") else ""
+
+
+def same_origin(connection: HTTPConnection) -> bool:
+    """Whether a request comes from our own pages: its Origin names the host that it asks, as seen
+    here or before a proxy. Browsers let no foreign page leave Origin out of a POST or a socket, or
+    set X-Forwarded-Host on either; other programs send no Origin."""
+    origin = connection.headers.get("origin")
+    if origin is None:
+        return True
+    try:
+        parts = urlsplit(origin)
+        ours = {_host(connection.headers.get(name), parts.scheme) for name in _HOST_HEADERS}
+        return parts.scheme in ("http", "https") and _host(parts.netloc, parts.scheme) in ours
+    except ValueError:
+        return False
+
+
+_HOST_HEADERS = ("host", "x-forwarded-host")
+
+
+def _host(netloc: str | None, scheme: str) -> tuple[str | None, int | None]:
+    parts = urlsplit(f"//{(netloc or '').split(',')[0].strip()}")
+    return parts.hostname, parts.port or {"http": 80, "https": 443}.get(scheme)
+
+
+def _language(connection: HTTPConnection) -> str:
+    return connection.query_params.get("lang", "en")
+
+
+def _first(connection: HTTPConnection) -> int | None:
+    """The event that the client lacks, or None where it sent no number."""
+    text = connection.query_params.get("from", "0")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+
+def _refuse(request: Request, status: int, key: str) -> JSONResponse:
+    return JSONResponse({"error": t(key, _language(request))}, status_code=status)
+
+
+async def _ping(request: Request) -> JSONResponse:
+    return JSONResponse({"ok": True}, headers={"Cache-Control": "no-store"})
+
+
+async def _snapshot(request: Request) -> Response:
+    if not same_origin(request):
+        return _refuse(request, 403, "service.foreign_origin")
+    run = registry().get(request.path_params["run_id"])
+    if run is None:
+        return _refuse(request, 404, "service.unknown_run")
+    first = _first(request)
+    if first is None:
+        return _refuse(request, 400, "service.bad_from")
+    # Compressing 32 000 rows would take longer than sending them on this machine.
+    headers = {"Content-Encoding": "identity", "Cache-Control": "no-store"}
+    text = frame(run, first, _language(request))
+    return Response(text, media_type="application/x-ndjson", headers=headers)
+
+
+async def _cancel(request: Request) -> JSONResponse:
+    if not same_origin(request):
+        return _refuse(request, 403, "service.foreign_origin")
+    if not registry().cancel(request.path_params["run_id"]):
+        return _refuse(request, 404, "service.unknown_run")
+    return JSONResponse({"ok": True})
+
+
+async def _socket(socket: WebSocket) -> None:
+    if not same_origin(socket):
+        await socket.close()  # before it is accepted: HTTP 403
+        return
+    await socket.accept()
+    runs = registry()
+    run, first = runs.get(socket.path_params["run_id"]), _first(socket)
+    try:
+        if run is None or first is None:
+            code, key = (UNKNOWN_RUN, "unknown_run") if run is None else (BAD_REQUEST, "bad_from")
+            await socket.close(code, t(f"service.{key}", _language(socket))[:40])
+            return
+        await _feed(socket, runs, run, first)
+    except (WebSocketDisconnect, RuntimeError, OSError):
+        pass  # the client has gone, or the server is going
+
+
+async def _feed(socket: WebSocket, runs: Registry, run: Run, first: int) -> None:
+    """Send frames until the run has ended or the client has gone."""
+    loop, wake, language = asyncio.get_running_loop(), asyncio.Event(), _language(socket)
+    gone: list[int] = []  # the code to close with, once there is one
+
+    def changed() -> None:
+        loop.call_soon_threadsafe(wake.set)
+
+    async def listen() -> None:
+        """What a client says is of no interest, how much of it is."""
+        for _ in range(MAX_CLIENT_MESSAGES):
+            if (await socket.receive())["type"] == "websocket.disconnect":
+                gone.append(0)
+                break
+        else:
+            gone.append(BAD_REQUEST)
+        wake.set()
+
+    runs.subscribe(run, changed)
+    listener = asyncio.create_task(listen())
+    try:
+        done = False
+        while not done and not gone:
+            wake.clear()
+            text, first, done = run.read(first, language)
+            await socket.send_text(text)
+            if not done:
+                await wake.wait()
+        if not gone or gone[0]:
+            await socket.close(gone[0] if gone else 1000)
+    finally:
+        listener.cancel()
+        runs.unsubscribe(run, changed)

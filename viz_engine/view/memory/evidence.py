@@ -1,0 +1,124 @@
+"""What was measured, in words: a run's memory, a server's start-up log, each beside ours.
+
+Functions of data and `say`, which looks up a text in the visitor's language. It knows nothing of
+Streamlit.
+
+Try it: `python -c "from viz_engine.view.memory import evidence; \
+print(evidence.amount(2**30, 'bytes'))"`
+"""
+
+from collections.abc import Callable, Sequence
+
+from viz_engine.analysis.residual import Account
+from viz_engine.memory.logs import Comparison
+from viz_engine.text import grouped, mib
+from viz_engine.view import markup
+from viz_engine.view.markup import Cell, Number
+
+Say = Callable[..., str]
+TONES = {"equal": "good", "within": "good", "differs": "bad", "unknown": "weak"}
+SIGNS = {"equal": "=", "within": "≈", "differs": "≠", "unknown": "–"}
+
+
+def account_cards(found: Account, say: Say, *, recorded: bool) -> list[Number]:
+    """A run's memory: predicted beside counted and measured."""
+    read = say("mem.recorded" if recorded else "mem.measured")
+    return [
+        _pair("live", found.predicted_live_bytes, found.live_bytes, say),
+        _pair("held", found.predicted_reserved_bytes, found.reserved_bytes, say),
+        Number(
+            label=say("mem.card.grown"),
+            help=say("mem.card.grown_help"),
+            value=_bytes(found.grown_bytes),
+            tag=read,
+            note=say("mem.grown_note", rows=_bytes(found.grown_live_bytes)),
+            formula=""
+            if found.grown_bytes is None
+            else say(
+                "mem.formula.grown",
+                last=mib(found.points[-1].used_bytes),
+                first=mib(found.points[0].used_bytes),
+                seconds=f"{found.points[-1].seconds - found.points[0].seconds:.1f}",
+            ),
+        ),
+        Number(
+            label=say("mem.card.rest"),
+            help=say("mem.card.rest_help"),
+            value=_bytes(found.rest_bytes),
+            tag=read,
+            note=say("mem.rest_note", used=_bytes(found.used_bytes)),
+            formula=""
+            if found.rest_bytes is None
+            else say(
+                "mem.formula.rest",
+                used=mib(found.used_bytes),
+                weights=mib(found.weight_bytes),
+                packed=mib(found.packed_bytes),
+                live=mib(found.points[-1].live_bytes),
+                rest=mib(found.rest_bytes),
+            ),
+        ),
+    ]
+
+
+def _pair(name: str, predicted: int | None, counted: int | None, say: Say) -> Number:
+    note, tone = "", ""
+    if predicted is not None and counted is not None:
+        equal = predicted == counted
+        tone = "good" if equal else "bad"
+        diff = {} if equal else {"diff": mib(abs(predicted - counted))}
+        note = say("mem.equal" if equal else "mem.unequal", counted=mib(counted), **diff)
+    formula = say("mem.formula.live" if name == "live" else "mem.formula.reserved")
+    return Number(
+        label=say(f"mem.card.{name}"),
+        help=say(f"mem.card.{name}_help"),
+        value=_bytes(predicted),
+        tag=say("mem.predicted"),
+        tone=tone,
+        note=note,
+        formula=formula,
+    )
+
+
+def _bytes(value: int | None) -> str:
+    return "-" if value is None else mib(value)
+
+
+def log_table(lines: Sequence[Comparison], say: Say, language: str) -> str:
+    """Each number of a log: its line, what it is, its value, ours, and why they differ."""
+    head = [say(f"mem.col.{name}") for name in ("meaning", "line", "log", "ours", "verdict")]
+    rows = []
+    for line in lines:
+        found = line.finding
+        verdict = f"{SIGNS[line.verdict]} {say(f'mem.verdict.{line.verdict}')}"
+        if line.cause is not None:
+            verdict += f": {line.cause.text(language)}"
+        rows.append(
+            [
+                found.meaning.text(language),
+                Cell(text=grouped(found.line_number), help=found.line),
+                amount(found.value, found.unit),
+                _ours(line),
+                Cell(text=verdict, tone=TONES[line.verdict]),
+            ]
+        )
+    return markup.table(head, rows)
+
+
+def _ours(line: Comparison) -> str:
+    """Our number of a line, as a range where it follows from rounded numbers of the log."""
+    unit = line.finding.unit
+    if line.ours is None:
+        return "-"
+    if line.ours_range is None:
+        return amount(line.ours, unit)
+    return " … ".join(amount(end, unit) for end in line.ours_range)
+
+
+def amount(value: float, unit: str) -> str:
+    """A number of a log in its unit."""
+    if unit == "bytes":
+        return mib(value)
+    if unit == "times":
+        return f"{value:.2f} ×"
+    return grouped(value)
