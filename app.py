@@ -18,30 +18,30 @@ import streamlit as st
 from starlette.middleware import Middleware
 from streamlit.file_util import get_static_dir
 
-from viz_engine.model import model_files, prompt
-from viz_engine.server import live, recorded, routes, static_files
+from viz_engine.model import files, tokenizer
+from viz_engine.server import recorded, registry, routes, static_files
 from viz_engine.text import UserError
-from viz_engine.view import kv_matrix
+from viz_engine.view import components
 
 NICENESS = 10
 # What the first page is made of, by the names of Streamlit's scripts.
 ELEMENTS = ("BidiComponent", "Button", "ButtonGroup", "Html", "Slider", "TextArea")
 # Streamlit and the first page would import these while the first visitor waits.
 STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
-OURS = ("viz_engine.run.checks", "viz_engine.run.hardware", "viz_engine.view.ask_boxes")
+OURS = ("viz_engine.run.checks", "viz_engine.run.machine", "viz_engine.view.ask")
 for name in STREAMLITS + OURS:
     importlib.import_module(name)
 
 
-def get_ready(runs: live.Registry) -> None:
+def get_ready(runs: registry.Registry) -> None:
     """Read ahead what the first page shows: otherwise the first visitor waits for it."""
     inspect.stack()  # Streamlit's first element does this; it reads about every module, once
-    kv_matrix.source()
+    components.source()
     for name in recorded.names("runs")[:1]:
         recorded.run(runs, name)
     with contextlib.suppress(UserError):  # the page says what is wrong with it
-        if folder := model_files.locate(model_files.DEFAULT_MODEL):
-            prompt.tokenizer_of(folder).encode_prompt("Hi", chat=True, context_len=64)
+        if folder := files.locate(files.DEFAULT_MODEL):
+            tokenizer.tokenizer_of(folder).encode_prompt("Hi", chat=True, context_len=64)
 
 
 def give_way() -> Callable[[], None]:
@@ -58,7 +58,7 @@ def give_way() -> Callable[[], None]:
 @contextlib.asynccontextmanager
 async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
     """The engine process lives as long as the server."""
-    runs = live.registry()
+    runs = registry.registry()
     runs.on_submit = give_way()
     runs.start()
     get_ready(runs)

@@ -12,24 +12,26 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from viz_engine.analysis import diagnose, latency, points, roofline
 from viz_engine.analysis.diagnose import Diagnosis
 from viz_engine.analysis.points import points_of
-from viz_engine.model import model_files
-from viz_engine.model.prompt import tokenizer_of
+from viz_engine.model import files
+from viz_engine.model.tokenizer import tokenizer_of
 from viz_engine.run import sweep
 from viz_engine.run.command import QUESTIONS
 from viz_engine.run.events import RunSettings
 from viz_engine.run.sweep import KINDS, SweepResult, SweepSettings, values_of
-from viz_engine.server import live, recorded
-from viz_engine.server.sweep_job import SweepJob, sweeps
+from viz_engine.server import recorded
+from viz_engine.server import registry as server_registry
+from viz_engine.server.sweeps import SweepJob, sweeps
 from viz_engine.text import Message, UserError, grouped, plain, t
-from viz_engine.view import ask_boxes, charts, markup
-from viz_engine.view.ask_boxes import KEEP
-from viz_engine.view.latency import latency_charts, latency_view
+from viz_engine.view import ask, charts, markup
+from viz_engine.view.ask import KEEP
+from viz_engine.view.latency import charts as latency_charts
+from viz_engine.view.latency import words
 
 SECTIONS = ("ttft", "itl", "batch", "roofline", "definitions", "price", "diagnosis", "share")
 BUDGETS = (15, 30, 60, 120, 300, 600)
 REPEATS = (1, 2, 3, 5, 8)
 FIRST = {
-    **{f"lat_{name}": value for name, value in ask_boxes.MODEL.items()},
+    **{f"lat_{name}": value for name, value in ask.MODEL.items()},
     "lat_what": "ttft",
     "lat_section": "ttft",
     "lat_repeats": 3,
@@ -46,7 +48,7 @@ FIRST = {
 TURNS = 20
 
 language = st.session_state.language
-registry = live.registry()
+registry = server_registry.registry()
 jobs = sweeps()
 session_id = get_script_run_ctx().session_id
 state = st.session_state
@@ -117,8 +119,8 @@ def take(job: SweepJob) -> None:
 
 def settings_chosen() -> SweepSettings:
     """What the boxes hold. Raises UserError."""
-    chosen = ask_boxes.model_chosen("lat_")
-    folder = model_files.locate(chosen["model"])
+    chosen = ask.model_chosen("lat_")
+    folder = files.locate(chosen["model"])
     chat = folder is None or tokenizer_of(folder).has_chat_template
     run = RunSettings(**chosen, prompts=(QUESTIONS[language],), filler=language, chat=chat)
     made = sweep.default_settings(state.lat_what, run)
@@ -161,7 +163,7 @@ def open_file() -> None:
     upload = state.lat_upload
     if upload is None:
         return
-    job, state.lat_notice = ask_boxes.opened(upload, added, "sweep.bad_file")
+    job, state.lat_notice = ask.opened(upload, added, "sweep.bad_file")
     if job is not None:
         take(job)
         state.lat_section = job.sweep.result.settings.what
@@ -265,7 +267,7 @@ def ask_band() -> None:
         )
         with boxes[2].container(horizontal=True, horizontal_alignment="right", gap="small"):
             with st.popover(say("ask.settings"), icon=":material/tune:"):
-                ask_boxes.model(registry, say, "lat_")
+                ask.model(registry, say, "lat_")
             with st.popover(say("lat.more"), icon=":material/folder_open:"):
                 files_box()
             if running:
@@ -433,8 +435,8 @@ def ttft() -> None:
             picture(figure, "prefill", say("lat.alt.prefill"))
         else:
             st.caption(say("lat.no_parts"))
-    st.html(markup.cards(latency_view.ttft_cards(result, tag, say)))
-    st.caption(latency_view.ttft_note(result, say))
+    st.html(markup.cards(words.ttft_cards(result, tag, say)))
+    st.caption(words.ttft_note(result, say))
 
 
 def itl() -> None:
@@ -451,8 +453,8 @@ def itl() -> None:
             picture(figure, "split", say("lat.alt.split"))
         else:
             st.caption(say("lat.no_ceilings"))
-    st.html(markup.cards(latency_view.itl_cards(result, tag, say)))
-    st.caption(latency_view.itl_note(result, say))
+    st.html(markup.cards(words.itl_cards(result, tag, say)))
+    st.caption(words.itl_note(result, say))
 
 
 def ends(result: SweepResult, figure: str) -> dict[str, object]:
@@ -499,8 +501,8 @@ def roof() -> None:
         figure = latency_charts.roofline_chart(results, ceilings, top, say, theme())
         picture(figure, "roofline", say("lat.alt.roofline"))
     with right:
-        st.html(markup.cards(latency_view.ceiling_cards(ceilings, top, tag, say), two=True))
-        st.caption(latency_view.roof_note(started, top, say))
+        st.html(markup.cards(words.ceiling_cards(ceilings, top, tag, say), two=True))
+        st.caption(words.roof_note(started, top, say))
         st.caption(say("lat.note.roofline"))
 
 
@@ -519,9 +521,9 @@ def definitions_of() -> None:
             help=say("lat.of_help"),
         )
         logs = [live_run.log] if of == "live" else logs
-    st.html(latency_view.definition_table(logs, say))
+    st.html(words.definition_table(logs, say))
     st.caption(say("lat.note.definitions"))
-    st.html(latency_view.formula_table(say))
+    st.html(words.formula_table(say))
 
 
 def price() -> None:
@@ -532,7 +534,7 @@ def price() -> None:
     if costs is None:
         st.caption(say("lat.no_batch_one"))
         return
-    st.html(markup.cards(latency_view.price_cards(costs, tag, say)))
+    st.html(markup.cards(words.price_cards(costs, tag, say)))
     st.caption(say("lat.note.price"))
     left, right = st.columns([3, 5], gap="medium")
     with left:
@@ -604,8 +606,8 @@ def diagnosis_section() -> None:
     where(results[0], tag_of(results), *results[1:])
     found = diagnosis_of(results)
     verdicts = (found.prefill, found.decode)
-    st.html(markup.notices([latency_view.verdict_notice(v, language, say) for v in verdicts]))
-    st.html(latency_view.shares_table(found, say))
+    st.html(markup.notices([words.verdict_notice(v, language, say) for v in verdicts]))
+    st.html(words.shares_table(found, say))
     left, right = st.columns(2, gap="medium")
     for box, verdict in zip((left, right), verdicts, strict=True):
         with box.container(border=True):
@@ -665,8 +667,8 @@ def share() -> None:
     st.caption(say("lat.command"))
     named = "".join(
         f" --{name} {shlex.quote(value)}"
-        for name, value in ask_boxes.model_chosen("lat_").items()
-        if value != ask_boxes.MODEL[name]
+        for name, value in ask.model_chosen("lat_").items()
+        if value != ask.MODEL[name]
     )
     try:
         values = f" --values {','.join(map(str, values_of(state.lat_values)))}"

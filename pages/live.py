@@ -5,20 +5,23 @@ import dataclasses
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine.model import model_files
+from viz_engine.model import files
 from viz_engine.model.spec import ModelSpec
-from viz_engine.run import checks, cost, hardware
-from viz_engine.run.events import RunLog, RunSettings, RunStarted
-from viz_engine.server import live, recorded
+from viz_engine.run import checks, cost
+from viz_engine.run import machine as run_machine
+from viz_engine.run.events import RunSettings, RunStarted
+from viz_engine.run.log import RunLog
+from viz_engine.server import recorded
+from viz_engine.server import registry as server_registry
 from viz_engine.text import Message, UserError, grouped, mib, plain, t
-from viz_engine.view import ask_boxes, kv_matrix
-from viz_engine.view.ask_boxes import KEEP
+from viz_engine.view import ask, components
+from viz_engine.view.ask import KEEP
 
 # name -> (context to fill up to or None, new tokens)
 PRESETS = {"document": (2000, 64), "chat": (None, 96), "chinese": (None, 64), "code": (None, 96)}
 CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2000, 3000, 4096, 6000, 8000)
 FIRST = {
-    **ask_boxes.MODEL,
+    **ask.MODEL,
     "cache": "full",
     "batch": 1,
     "chat": True,
@@ -31,7 +34,7 @@ CHUNK_LENS = (256, 64, 512, 1024, 0)
 NEW_TOKENS = (1, 2, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 language = st.session_state.language
-registry = live.registry()
+registry = server_registry.registry()
 session_id = get_script_run_ctx().session_id
 
 
@@ -66,7 +69,7 @@ def first_values() -> None:
     state.preset_language = language
 
 
-def take_settings(run: live.Run | None) -> None:
+def take_settings(run: server_registry.Run | None) -> None:
     """Whoever comes by a link finds that run's prompt and sizes in the boxes."""
     if run is None or run.settings is None:
         return
@@ -84,7 +87,7 @@ def take_settings(run: live.Run | None) -> None:
 def settings_chosen() -> RunSettings:
     state = st.session_state
     return RunSettings(
-        **ask_boxes.model_chosen(""),
+        **ask.model_chosen(""),
         prompts=(state.prompt,),
         cache=state.cache,
         batch=state.batch,
@@ -125,14 +128,14 @@ def open_file() -> None:
     upload = st.session_state.upload
     if upload is None:
         return
-    run, st.session_state.notice = ask_boxes.opened(
+    run, st.session_state.notice = ask.opened(
         upload, lambda data: registry.add_log(RunLog.read(data)), "runs.broken"
     )
     if run is not None:
         show(run.id)
 
 
-def current_run() -> tuple[live.Run | None, bool]:
+def current_run() -> tuple[server_registry.Run | None, bool]:
     """The run to show (the link's, this session's, or a recorded one) and whether it plays."""
     run_id = st.query_params.get("run") or st.session_state.get("run_id")
     names = recorded.names("runs")
@@ -162,15 +165,15 @@ def cost_line() -> None:
     on_gpu = (device or "cpu") != "cpu"  # whose memory only the engine can ask
     try:
         registry.limits.check(settings)
-        folder = model_files.locate(settings.model)
+        folder = files.locate(settings.model)
         if folder is None:
             not_here(settings.model)
             return
-        spec = model_files.spec_of(settings.model)
+        spec = files.spec_of(settings.model)
         prompt, context_len = settings.prompts[0], settings.context_len
-        tokens = ask_boxes.num_prompt_tokens(folder, prompt, settings.chat, context_len)
+        tokens = ask.num_prompt_tokens(folder, prompt, settings.chat, context_len)
         if spec is None:
-            num_weights = grouped(model_files.num_weights(folder))
+            num_weights = grouped(files.num_weights(folder))
             st.caption(say("ask.cost_observed", tokens=grouped(tokens), weights=num_weights))
             return
         line, formula = predicted_cost(spec, settings, tokens)
@@ -179,7 +182,7 @@ def cost_line() -> None:
             spec,
             settings,
             [tokens] * settings.batch,
-            None if on_gpu else hardware.available_bytes(),
+            None if on_gpu else run_machine.available_bytes(),
         )
     except UserError as error:
         st.caption(f":orange[{plain(error.message.text(language))}]")
@@ -214,7 +217,7 @@ def predicted_cost(spec: ModelSpec, settings: RunSettings, tokens: int) -> tuple
         batch=settings.batch,
         parameters=grouped(spec.num_parameters),
         element_size=cost.ELEMENT_SIZE[dtype],
-        available=mib(hardware.available_bytes()),
+        available=mib(run_machine.available_bytes()),
         **numbers,
     )
     return f"{line} · :gray-badge[{say('ask.predicted')}]", formula
@@ -223,26 +226,24 @@ def predicted_cost(spec: ModelSpec, settings: RunSettings, tokens: int) -> tuple
 @st.fragment(run_every=1.0)
 def not_here(model: str) -> None:
     """How far the default model is, until it is here; of another, that it will be fetched."""
-    if model != model_files.DEFAULT_MODEL:
+    if model != files.DEFAULT_MODEL:
         st.caption(say("ask.cost_unknown"))
         return
     info = registry.engine.info()
-    if model_files.is_ready(model):
+    if files.is_ready(model):
         st.rerun()
     message = info.problem or info.progress
     share = f" {info.fraction:.0%}" if info.fraction is not None and not info.problem else ""
     st.caption(plain(message.text(language)) + share if message else say("ask.preparing"))
 
 
-def ask_band(run: live.Run | None, running: bool) -> None:
+def ask_band(run: server_registry.Run | None, running: bool) -> None:
     """Prompt and presets left; sizes, cost and the one button right."""
     left, right = st.columns([5, 6], gap="medium")
     with left:
-        ask_boxes.prompt(
-            say, "", list(PRESETS), lambda name: say(f"preset.{name}"), choose_preset, 92
-        )
+        ask.prompt(say, "", list(PRESETS), lambda name: say(f"preset.{name}"), choose_preset, 92)
     with right:
-        third = ask_boxes.sizes(say, "", CONTEXT_LENS, NEW_TOKENS, "ask.new_tokens_help")
+        third = ask.sizes(say, "", CONTEXT_LENS, NEW_TOKENS, "ask.new_tokens_help")
         third.slider(
             say("ask.batch"),
             1,
@@ -277,7 +278,7 @@ def ask_band(run: live.Run | None, running: bool) -> None:
 
 def settings_box() -> None:
     """Model, device and how to draw the tokens."""
-    _, _, three = ask_boxes.model(registry, say, "", num_columns=3)
+    _, _, three = ask.model(registry, say, "", num_columns=3)
     three.segmented_control(
         say("ask.cache"),
         ["full", "none"],
@@ -314,12 +315,12 @@ def settings_box() -> None:
     two.toggle(say("ask.chat"), key="chat", help=say("ask.chat_help"), **KEEP)
 
 
-def runs_box(run: live.Run | None) -> None:
+def runs_box(run: server_registry.Run | None) -> None:
     """Recorded runs, open, download, link."""
     names = recorded.names("runs")
     if names:
         st.caption(say("runs.recorded"), help=say("runs.recorded_help"))
-    ask_boxes.recorded(names, lambda name: say(f"runs.recorded.{name}"), recorded.RUN, show)
+    ask.recorded(names, lambda name: say(f"runs.recorded.{name}"), recorded.RUN, show)
     st.file_uploader(
         say("runs.open"),
         type=["jsonl"],
@@ -329,7 +330,7 @@ def runs_box(run: live.Run | None) -> None:
     )
     if run is None:
         return
-    ask_boxes.download(say, "runs.download", run)
+    ask.download(say, "runs.download", run)
     if run.log.started is not None:
         with st.expander(say("runs.about")):
             about(run.log.started)
@@ -353,7 +354,7 @@ def about(started: RunStarted) -> None:
 
 first_values()
 run, plays = current_run()
-if run is not None and not run.finished and not live.session_alive(run.session_id):
+if run is not None and not run.finished and not server_registry.session_alive(run.session_id):
     run.session_id = session_id  # reloaded in mid-run: the new tab may stop it
 over = run is None or run.finished  # asked once: it may finish while the page is made
 running = not over and run.session_id == session_id
@@ -362,4 +363,4 @@ with st.container(key="ask"):
 with st.container():  # there without a notice too: the view below keeps its place in the page
     if notice := st.session_state.get("notice"):
         st.warning(plain(notice.text(language)), icon=":material/info:")
-kv_matrix.live_view(run, over=over, language=language, autoplay=plays)
+components.live_view(run, over=over, language=language, autoplay=plays)

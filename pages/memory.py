@@ -9,18 +9,20 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from viz_engine.analysis import residual
-from viz_engine.memory import bill, bill_link, devices, engines, kv, logs
-from viz_engine.memory.bill import Bill, Choice
+from viz_engine.analysis import memory_account
+from viz_engine.memory import devices, estimate, row_bytes, server_log, serving_engines
+from viz_engine.memory import link as memory_link
 from viz_engine.memory.capacity import Load
+from viz_engine.memory.estimate import Bill, Choice
 from viz_engine.memory.reserve import Settings
-from viz_engine.model import config, config_files, weights
+from viz_engine.model import config, hub_config, weights
 from viz_engine.model.config import ModelConfig
-from viz_engine.server import live, recorded
+from viz_engine.server import recorded
+from viz_engine.server import registry as server_registry
 from viz_engine.text import Message, UserError, grouped, plain, t
 from viz_engine.view import charts, markup
-from viz_engine.view.ask_boxes import KEEP
-from viz_engine.view.memory import bill_figures, bill_frames, bill_view, bill_words, evidence
+from viz_engine.view.ask import KEEP
+from viz_engine.view.memory import evidence, figures, frames, mount, words
 
 SAME = "same"  # V in the format of K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
@@ -59,22 +61,22 @@ FIELDS = {  # of Settings -> key in the session
     "engine": "mem_engine",
 }
 OPTIONS = {
-    "mem_context": bill.CONTEXT_LENS,
-    "mem_sequences": bill.SEQUENCES,
-    "mem_k": ("auto", *kv.KV_FORMATS),
-    "mem_v": (SAME, *kv.KV_FORMATS),
+    "mem_context": estimate.CONTEXT_LENS,
+    "mem_sequences": estimate.SEQUENCES,
+    "mem_k": ("auto", *row_bytes.KV_FORMATS),
+    "mem_v": (SAME, *row_bytes.KV_FORMATS),
     "mem_weights": ("auto", *weights.FORMATS),
     "mem_tp": (1, 2, 4, 8, 16, 32),
     "mem_pp": (1, 2, 4, 8, 16),
-    "mem_engine": engines.ENGINES,
-    "mem_count": bill.GPU_COUNTS,
+    "mem_engine": serving_engines.ENGINES,
+    "mem_count": estimate.GPU_COUNTS,
 }
 LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAUSES = (0, 5, 10, 20, 30, 60, 120, 300, 600)
 RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 language = st.session_state.language
-registry = live.registry()
+registry = server_registry.registry()
 session_id = get_script_run_ctx().session_id
 state = st.session_state
 
@@ -93,18 +95,18 @@ def first_values() -> None:
         state.setdefault(key, value)
     state.setdefault("mem_pinned", [])
     state.setdefault("mem_moves", 0)
-    state.setdefault("mem_ahead", bill_view.Ahead())
-    if fresh and any(name in st.query_params for name in bill_link.NAMES):
+    state.setdefault("mem_ahead", mount.Ahead())
+    if fresh and any(name in st.query_params for name in memory_link.NAMES):
         take_link()
 
 
 def take_link() -> None:
     """Take what a link names; say what it names that is not known."""
-    keys = {key: FIELDS[name] for key, name in bill_link.LINK.items()}
+    keys = {key: FIELDS[name] for key, name in memory_link.LINK.items()}
     keys |= {"model": "mem_model", "gpu": "mem_gpu", "n": "mem_count"}
     offered = {key: OPTIONS[name] for key, name in keys.items() if name in OPTIONS}
     offered |= {"model": tuple(config.preset_table()), "gpu": device_names()}
-    found, wrong = bill_link.from_query(dict(st.query_params), offered)
+    found, wrong = memory_link.from_query(dict(st.query_params), offered)
     for key, value in found.items():
         state[keys[key]] = value
     if wrong:
@@ -126,7 +128,7 @@ def model_chosen() -> tuple[str, ModelConfig]:
 def choice() -> Choice:
     """What the boxes hold. Raises UserError."""
     fields = {name: state[key] for name, key in FIELDS.items()}
-    if fields["v_format"] == SAME or state.mem_engine not in engines.APART:
+    if fields["v_format"] == SAME or state.mem_engine not in serving_engines.APART:
         fields["v_format"] = None
     _, model = model_chosen()
     if model.num_parameters is None and state.mem_parameters:
@@ -144,7 +146,7 @@ def choice() -> Choice:
             think_s=float(state.mem_think),
         ),
     )
-    bill.check(found)
+    estimate.check(found)
     return found
 
 
@@ -182,7 +184,7 @@ def read_named() -> None:
     try:
         if registry.limits.models is not None:
             raise UserError("mem.error_hosted")
-        text = config_files.read_text(state.mem_where)
+        text = hub_config.read_text(state.mem_where)
     except UserError as error:
         state.mem_notice = error.message
         return
@@ -191,7 +193,7 @@ def read_named() -> None:
 
 def moved() -> None:
     """A slider rests at another stop. What is no stop of ours is ignored."""
-    found = bill_frames.place_of((state.get("mem_view") or {}).get("place"))
+    found = frames.place_of((state.get("mem_view") or {}).get("place"))
     if found is not None:
         state.mem_context, state.mem_sequences, state.mem_moves = found
 
@@ -203,7 +205,7 @@ def pin() -> None:
         state.mem_notice = Message(key="mem.error_four")
         return
     try:
-        state.mem_pinned = [*state.mem_pinned, (model_chosen()[0], bill.make(choice()))]
+        state.mem_pinned = [*state.mem_pinned, (model_chosen()[0], estimate.make(choice()))]
     except UserError as error:
         state.mem_notice = error.message
 
@@ -251,7 +253,7 @@ def ask_band() -> None:
             "mem_v",
             "v",
             format_func=lambda v: same if v == SAME else v,
-            disabled=state.mem_engine not in engines.APART,
+            disabled=state.mem_engine not in serving_engines.APART,
         )
     boxes[4].button(
         say("mem.pin"), key="mem_pin", on_click=pin, help=say("mem.pin_help"), width="stretch"
@@ -273,7 +275,7 @@ def choose(key: str, name: str, *, options=None, format_func=str, disabled: bool
 
 
 def engine_name(name: str) -> str:
-    return bill_words.engine_name(name, say)
+    return words.engine_name(name, say)
 
 
 def model_name(name: str) -> str:
@@ -324,7 +326,7 @@ def model_caption() -> None:
         )
     if model.num_parameters is None or lacks_cross_len(model):
         missing_sizes(model)
-    text = plain(bill_words.model_line(model, say))
+    text = plain(words.model_line(model, say))
     link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
     st.caption(text + link, help="\n\n".join(lines))
 
@@ -357,7 +359,7 @@ def missing_sizes(model: ModelConfig) -> None:
 # ---- what the page shows -----------------------------------------------------------------------
 
 
-def picture(name: str, drawn: bill_figures.Picture) -> None:
+def picture(name: str, drawn: figures.Picture) -> None:
     """A chart with its export button and a text for who cannot see it."""
     figure, text = drawn
     settings = charts.config(f"second-token-{name}", image=state.mem_image)
@@ -372,8 +374,8 @@ def view(*, holds: bool) -> None:
     shown = None
     if "mem_last" in state:
         at_least = reach_of(pinned)
-        shown = bill_frames.frame(*state.mem_last, say, language, at_least=at_least)
-    bill_view.show(
+        shown = frames.frame(*state.mem_last, say, language, at_least=at_least)
+    mount.show(
         shown,
         pinned,
         {axis: state.mem_ahead.key(of) for axis, of in ahead_of().items()} if holds else None,
@@ -387,22 +389,19 @@ def view(*, holds: bool) -> None:
     )
 
 
-def pinned_bars() -> list[bill_frames.Bar]:
-    return [bill_frames.bar(name, found, say) for name, found in state.mem_pinned]
+def pinned_bars() -> list[frames.Bar]:
+    return [frames.bar(name, found, say) for name, found in state.mem_pinned]
 
 
-def reach_of(bars: list[bill_frames.Bar]) -> int:
-    return max(map(bill_frames.reach, bars), default=0)
+def reach_of(bars: list[frames.Bar]) -> int:
+    return max(map(frames.reach, bars), default=0)
 
 
-def ahead_of() -> dict[str, bill_view.Along]:
+def ahead_of() -> dict[str, mount.Along]:
     """What the frames along each slider are of."""
     name, found = state.mem_last
     at_least = reach_of(pinned_bars())
-    return {
-        axis: bill_view.along(axis, name, found.choice, language, at_least)
-        for axis in bill_frames.AXES
-    }
+    return {axis: mount.along(axis, name, found.choice, language, at_least) for axis in frames.AXES}
 
 
 def hand_ahead() -> None:
@@ -410,7 +409,7 @@ def hand_ahead() -> None:
     with st.container(key="mem_ahead"):
         for axis, of in ahead_of().items():
             message = state.mem_ahead.message(of, say)
-            bill_view.hand_over(message, key=f"mem_ahead_{axis}")
+            mount.hand_over(message, key=f"mem_ahead_{axis}")
 
 
 def theme() -> str:
@@ -421,12 +420,12 @@ def curves(found: Bill) -> None:
     """The cache against the context and against the sequences, the ceiling as a line."""
     for column, name in zip(st.columns(2), ("context", "sequences"), strict=True):
         with column:
-            picture(f"cache-{name}", bill_figures.curves(found, name, say, theme()))
+            picture(f"cache-{name}", figures.curves(found, name, say, theme()))
     st.caption(say("mem.curve.note"))
 
 
 def layers(found: Bill) -> None:
-    st.html(bill_words.layer_table(found, say, language))
+    st.html(words.layer_table(found, say, language))
     st.caption(say("mem.layers_note"))
 
 
@@ -434,17 +433,17 @@ def precision(found: Bill) -> None:
     if not found.choice.knows_weights:
         st.caption(say("mem.weights_missing"))
         return
-    st.html(bill_words.precision_table(found, say, language))
-    st.caption(f"{say('mem.precision_note')} {plain(bill_words.precision_picture(say))}")
+    st.html(words.precision_table(found, say, language))
+    st.caption(f"{say('mem.precision_note')} {plain(words.precision_picture(say))}")
 
 
 def change(found: Bill) -> None:
     if not found.choice.knows_weights:
         st.caption(say("mem.weights_missing"))
         return
-    options = bill.options(found)
+    options = estimate.options(found)
     st.caption(say("mem.change_fits" if found.fits else "mem.change_no"))
-    st.html(bill_words.options_table(options, found, say, language))
+    st.html(words.options_table(options, found, say, language))
     st.caption(say("mem.change_advice"))
 
 
@@ -464,26 +463,26 @@ def users(found: Bill) -> None:
             help=say(f"mem.{name}_help"),
             **KEEP,
         )
-    shown = bill_words.service_cards(found, bill.service(found), state.mem_rate, say, language)
+    shown = words.service_cards(found, estimate.service(found), state.mem_rate, say, language)
     st.html(markup.cards(shown))
     st.caption(say("mem.users_note_long"))
 
 
 def device_table(found: Bill) -> None:
-    st.html(bill_words.device_table(found, devices.devices(), say))
+    st.html(words.device_table(found, devices.devices(), say))
     st.caption(say("mem.devices_note"))
 
 
 def link_of(found: Bill) -> dict[str, str]:
     """The parameters of the page's address: a config.json of the visitor's own is not in it."""
-    query = bill_link.to_query(state.mem_model, state.mem_gpu, found.choice)
+    query = memory_link.to_query(state.mem_model, state.mem_gpu, found.choice)
     return {key: value for key, value in query.items() if value != OWN}
 
 
 def keep_address(found: Bill) -> None:
     """Make the page's address that of the choice, so that a reload brings it back."""
     asked = st.query_params.to_dict()
-    others = {key: value for key, value in asked.items() if key not in bill_link.NAMES}
+    others = {key: value for key, value in asked.items() if key not in memory_link.NAMES}
     if asked != (query := others | link_of(found)):
         st.query_params.from_dict(query)  # all at once: each change is a step of the browser's Back
 
@@ -494,11 +493,11 @@ def share(found: Bill) -> None:
     st.caption(say("mem.link"), help=say("mem.link_help"))
     if state.mem_model == OWN:
         st.caption(f":orange[{say('mem.link_own')}]")
-    st.code(f"{base}?{bill_link.address(link_of(found))}", language=None)
+    st.code(f"{base}?{memory_link.address(link_of(found))}", language=None)
     one, two = st.columns(2)
     one.download_button(
         say("mem.csv"),
-        data=bill_link.to_csv([(model_chosen()[0], found), *state.mem_pinned]),
+        data=memory_link.to_csv([(model_chosen()[0], found), *state.mem_pinned]),
         file_name="second-token-memory.csv",
         mime="text/csv",
         icon=":material/download:",
@@ -518,7 +517,7 @@ def share(found: Bill) -> None:
 # ---- predicted and measured --------------------------------------------------------------------
 
 
-def runs_here() -> dict[str, tuple[live.Run, bool]]:
+def runs_here() -> dict[str, tuple[server_registry.Run, bool]]:
     """Runs to look at, by their label: those of this tab, and those that ship."""
     found = {}
     for run in registry.runs_of(session_id, state.get("run_id")):
@@ -553,12 +552,12 @@ def measured(_: Bill) -> None:
         )
     )
     try:
-        found = residual.account(run.log, run.predicted)
+        found = memory_account.account(run.log, run.predicted)
     except ValueError:
         st.caption(say("mem.run_unknown"))
         return
     st.html(markup.cards(evidence.account_cards(found, say, recorded=shipped)))
-    picture("measured", bill_figures.run_memory(run.log, found, say, theme()))
+    picture("measured", figures.run_memory(run.log, found, say, theme()))
     st.caption(say("mem.rest_text"))
 
 
@@ -569,8 +568,8 @@ def log(_: Bill) -> None:
         return
     name, model = model_chosen()
     try:
-        found = logs.read(text)
-        lines = logs.compare(found, model)
+        found = server_log.read(text)
+        lines = server_log.compare(found, model)
     except UserError as error:
         st.warning(plain(error.message.text(language)), icon=":material/info:")
         return
@@ -611,12 +610,12 @@ def page() -> None:
         st.warning(plain(notice.text(language)), icon=":material/info:")
     holds = True
     try:
-        state.mem_last = (model_chosen()[0], bill.make(choice()))
+        state.mem_last = (model_chosen()[0], estimate.make(choice()))
     except UserError as error:  # what was there stays, and says so
         holds = False
         told = error.message.text(language)
         if "mem_last" in state:
-            last = bill_words.choice_line(*state.mem_last, say)
+            last = words.choice_line(*state.mem_last, say)
             told = f"{told} {say('mem.last_choice', choice=last)}"
         st.warning(plain(told), icon=":material/info:")
     view(holds=holds)
@@ -625,7 +624,7 @@ def page() -> None:
     name, found = state.mem_last
     keep_address(found)
     if state.mem_pinned:
-        st.html(bill_words.compare_table([(name, found), *state.mem_pinned], say))
+        st.html(words.compare_table([(name, found), *state.mem_pinned], say))
     section = st.segmented_control(
         say("mem.section"),
         list(SHOW),

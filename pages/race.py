@@ -9,16 +9,20 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine.analysis import race
-from viz_engine.model import model_files
+from viz_engine.model import files
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import checks, cost, metrics
-from viz_engine.run.events import RunLog, RunSettings, settings_from_dict, settings_to_dict
-from viz_engine.run.race_log import CACHES, MAX_REPEATS, RaceLog, RaceSettings
-from viz_engine.server import live, recorded
+from viz_engine.run.codec import settings_from_dict, settings_to_dict
+from viz_engine.run.events import RunSettings
+from viz_engine.run.log import RunLog
+from viz_engine.run.race import CACHES, MAX_REPEATS, RaceLog, RaceSettings
+from viz_engine.server import recorded
+from viz_engine.server import registry as server_registry
 from viz_engine.text import Message, UserError, grouped, plain, t
-from viz_engine.view import ask_boxes, charts, kv_matrix
-from viz_engine.view.ask_boxes import KEEP
-from viz_engine.view.race import race_charts
+from viz_engine.view import ask as view_ask
+from viz_engine.view import charts, components
+from viz_engine.view.ask import KEEP
+from viz_engine.view.race import charts as race_charts
 
 # name -> (context to fill up to or None, new tokens, chat format)
 PRESETS = {"document": (256, 48, True), "chat": (None, 48, True), "one_token": (None, 128, False)}
@@ -27,7 +31,7 @@ NEW_TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256)
 PANELS = ("gain", "proof", "growth", "attention", "prefix")
 IMAGES = ("png", "svg")
 FIRST = {
-    **{f"race_{name}": value for name, value in ask_boxes.MODEL.items()},
+    **{f"race_{name}": value for name, value in view_ask.MODEL.items()},
     "race_repeats": 2,
     "race_layer": 10,
     "race_head": 4,
@@ -38,7 +42,7 @@ MAX_LINK_CHARS = 6000  # of the settings in a link: browsers and proxies cut lon
 ONE_TOKEN = "2-one-token"  # the recorded race whose times stand beside the growth
 
 language = st.session_state.language
-registry = live.registry()
+registry = server_registry.registry()
 session_id = get_script_run_ctx().session_id
 colours = charts.palette(st.context.theme.type)
 
@@ -101,7 +105,7 @@ def take_link() -> None:
             state[key] = value
     state.race_chat, state.race_model = settings.run.chat, settings.run.model
     state.race_device = settings.run.device
-    state.race_dtype = settings.run.dtype if settings.run.dtype in ask_boxes.DTYPES else "auto"
+    state.race_dtype = settings.run.dtype if settings.run.dtype in view_ask.DTYPES else "auto"
     state.race_repeats = min(max(settings.repeats, 1), MAX_REPEATS)
     state.race_layer, state.race_head = settings.layer or 0, settings.query_head
 
@@ -116,7 +120,7 @@ def packed(settings: RaceSettings) -> str | None:
 def settings_chosen() -> RaceSettings:
     state = st.session_state
     run = RunSettings(
-        **ask_boxes.model_chosen("race_"),
+        **view_ask.model_chosen("race_"),
         prompts=(state.race_prompt,),
         context_len=state.race_context_len or None,
         filler=language,
@@ -155,14 +159,14 @@ def open_file() -> None:
     upload = st.session_state.race_upload
     if upload is None:
         return
-    run, st.session_state.race_notice = ask_boxes.opened(
+    run, st.session_state.race_notice = view_ask.opened(
         upload, lambda data: registry.add_log(RaceLog.read(data)), "race.broken"
     )
     if run is not None:
         show(run.id)
 
 
-def current_race() -> tuple[live.Run | None, bool]:
+def current_race() -> tuple[server_registry.Run | None, bool]:
     """The race to show (this session's, the link's, or a recorded one) and whether it plays."""
     state = st.session_state
     race_id = state.get("race_id") or st.query_params.get("race")
@@ -181,7 +185,7 @@ def current_race() -> tuple[live.Run | None, bool]:
     return (recorded.race(registry, names[0]), True) if names else (None, False)
 
 
-def keep_link(run: live.Run | None) -> None:
+def keep_link(run: server_registry.Run | None) -> None:
     """The page's address holds the race, its settings and the view."""
     state, params = st.session_state, {}
     if run is not None:
@@ -207,13 +211,13 @@ def cost_line(shown: RaceLog | None) -> None:
     settings = settings_chosen()
     try:
         registry.limits.check(settings)
-        folder = model_files.locate(settings.run.model)
-        spec = model_files.spec_of(settings.run.model) if folder is not None else None
+        folder = files.locate(settings.run.model)
+        spec = files.spec_of(settings.run.model) if folder is not None else None
         if spec is None:
             st.caption(say("race.cost_unknown"))
             return
         run = settings.run
-        prompt_len = ask_boxes.num_prompt_tokens(folder, run.prompts[0], run.chat, run.context_len)
+        prompt_len = view_ask.num_prompt_tokens(folder, run.prompts[0], run.chat, run.context_len)
         dtype = registry.engine.info().dtype or "bfloat16" if run.dtype == "auto" else run.dtype
         run = dataclasses.replace(run, dtype=dtype, cache="none")
         checks.check(spec, run, [prompt_len])
@@ -273,15 +277,15 @@ def flops_text(flops: int) -> str:
     return f"{flops / size:.3g} {unit}"
 
 
-def ask_band(run: live.Run | None, running: bool) -> None:
+def ask_band(run: server_registry.Run | None, running: bool) -> None:
     """Prompt and presets left; sizes, cost and the one button right."""
     left, right = st.columns([5, 6], gap="medium")
     with left:
-        ask_boxes.prompt(
+        view_ask.prompt(
             say, "race_", list(PRESETS), lambda name: say(f"race.preset.{name}"), choose_preset, 80
         )
     with right:
-        third = ask_boxes.sizes(say, "race_", CONTEXT_LENS, NEW_TOKENS, "race.new_tokens_help")
+        third = view_ask.sizes(say, "race_", CONTEXT_LENS, NEW_TOKENS, "race.new_tokens_help")
         third.select_slider(
             say("race.repeats"),
             range(1, MAX_REPEATS + 1),
@@ -306,7 +310,7 @@ def ask_band(run: live.Run | None, running: bool) -> None:
 
 def settings_box() -> None:
     """Model, device, and whose attention is looked at."""
-    one, two = ask_boxes.model(registry, say, "race_")
+    one, two = view_ask.model(registry, say, "race_")
     one.number_input(
         say("race.layer"),
         0,
@@ -322,12 +326,12 @@ def settings_box() -> None:
     st.toggle(say("ask.chat"), key="race_chat", help=say("ask.chat_help"), **KEEP)
 
 
-def races_box(run: live.Run | None) -> None:
+def races_box(run: server_registry.Run | None) -> None:
     """Recorded races, open, download, link."""
     names = recorded.names("races")
     if names:
         st.caption(say("race.recorded"), help=say("race.recorded_help"))
-    ask_boxes.recorded(names, lambda name: say(f"race.recorded.{name}"), recorded.RACE, show)
+    view_ask.recorded(names, lambda name: say(f"race.recorded.{name}"), recorded.RACE, show)
     st.file_uploader(
         say("race.open"),
         type=["jsonl"],
@@ -337,7 +341,7 @@ def races_box(run: live.Run | None) -> None:
     )
     if run is None or not run.finished:
         return
-    ask_boxes.download(say, "race.download", run)
+    view_ask.download(say, "race.download", run)
     st.caption(say("race.link"), help=say("race.link_help"))
     link = "&".join(f"{key}={value}" for key, value in st.query_params.items())
     st.code(f"{(st.context.url or '').partition('?')[0]}?{link}", language=None, wrap_lines=True)
@@ -625,7 +629,7 @@ def prefix_panel(log: RaceLog) -> None:
 
 first_values()
 run, plays = current_race()
-if run is not None and not run.finished and not live.session_alive(run.session_id):
+if run is not None and not run.finished and not server_registry.session_alive(run.session_id):
     run.session_id = session_id  # reloaded in mid-race: the new tab may stop it
 over = run is None or run.finished  # asked once: it may finish while the page is made
 running = not over and run.session_id == session_id
@@ -640,7 +644,7 @@ with st.container():  # there without a notice too: the view below keeps its pla
 lacks = ()
 if run is not None and over and run.log.race is not None:
     lacks = tuple(message.text(language) for message in race.missing(run.log))
-kv_matrix.race_view(
+components.race_view(
     run,
     over=over,
     language=language,

@@ -8,12 +8,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from viz_engine.run import hardware
+from viz_engine.run import machine
 
 # Before any test imports torch. One thread: with two, a product is summed in an order that depends
 # on how busy the machine is, and no test could ask for logits equal to the bit.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-hardware.share_cores()
+machine.share_cores()
 # The same examples every time, and as long for each as the machine needs.
 hypothesis.settings.load_profile("ci")
 
@@ -46,7 +46,7 @@ CHAT_TEMPLATE = (
 
 
 # Files of minutes, first: a process that is given one at last keeps the others waiting.
-LONG = ("web_process", "architectures", "worker", "oracle", "diagnose", "engine", "config_oracle")
+LONG = ("web_process", "architectures", "worker", "oracle", "diagnose", "generate", "config_oracle")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -124,11 +124,11 @@ def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., object]:
     made: dict[str, object] = {}
 
     def load(family: str = "llama", dtype: str = "float32", **changes: object) -> object:
-        from viz_engine.engine import models
+        from viz_engine.engine import load as engine_load
 
         key = json.dumps([family, dtype, changes], sort_keys=True)
         if key not in made:
-            made[key] = models.load(str(tiny_folder(family, **changes)), "cpu", dtype)
+            made[key] = engine_load.load(str(tiny_folder(family, **changes)), "cpu", dtype)
         return made[key]
 
     return load
@@ -140,10 +140,10 @@ def default_model() -> Callable[[str], object]:
     made: dict[str, object] = {}
 
     def load(dtype: str = "float32") -> object:
-        from viz_engine.engine import models
+        from viz_engine.engine import load as engine_load
 
         if dtype not in made:
-            made[dtype] = models.load(device="cpu", dtype=dtype)
+            made[dtype] = engine_load.load(device="cpu", dtype=dtype)
         return made[dtype]
 
     return load

@@ -13,18 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from viz_engine.bench import live_bench, memory_bench, sweep_bench
-from viz_engine.cli import size, sweep_command
-from viz_engine.run import checks, command, hardware, sweep
-from viz_engine.run.events import (
-    RunFinished,
-    RunLog,
-    RunSettings,
-    RunStarted,
-    StepFinished,
-    to_line,
-)
-from viz_engine.run.race_log import RaceFinished, RaceLog, RaceSettings
+from viz_engine.bench import live, memory
+from viz_engine.bench import sweep as bench_sweep
+from viz_engine.cli import size
+from viz_engine.cli import sweep as cli_sweep
+from viz_engine.run import checks, command, machine, sweep
+from viz_engine.run.codec import to_line
+from viz_engine.run.events import RunFinished, RunSettings, RunStarted, StepFinished
+from viz_engine.run.log import RunLog
+from viz_engine.run.race import RaceFinished, RaceLog, RaceSettings
 from viz_engine.text import Message, UserError
 
 Asked = TypeVar("Asked", RunSettings, RaceSettings)
@@ -54,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     sizes = commands.add_parser("size", help="what a model takes in memory, and what fits")
     size.add_arguments(sizes)
     sizes.set_defaults(do=size.run)
-    sweep_command.add_commands(commands)
+    cli_sweep.add_commands(commands)
     race = commands.add_parser("race", help="race a run without a cache against one with it")
     command.add_arguments(race)
     command.add_race_arguments(race)
@@ -66,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--memory", action="store_true", help="the calculator and its page")
     bench.add_argument("--race", action="store_true", help="what the cache saves")
     bench.add_argument("--sweep", choices=sweep.KINDS, help="a sweep twice: how far it agrees")
-    live_bench.add_arguments(bench.add_argument_group("of --live, and --json of both"))
+    live.add_arguments(bench.add_argument_group("of --live, and --json of both"))
     bench.set_defaults(do=_bench)
     return parser
 
@@ -74,12 +71,12 @@ def _parser() -> argparse.ArgumentParser:
 def _record(args: argparse.Namespace) -> int:
     settings = _asked(command.settings_of, args)
     checks.check_settings(settings)  # before a model is loaded
-    hardware.share_cores()
-    from viz_engine.engine import engine, models
+    machine.share_cores()
+    from viz_engine.engine import generate, load
 
-    loaded = models.load(settings.model, settings.device, settings.dtype, _say)
+    loaded = load.load(settings.model, settings.device, settings.dtype, _say)
     log = RunLog()
-    events = engine.generate(loaded, settings, run_id=uuid.uuid4().hex)
+    events = generate.generate(loaded, settings, run_id=uuid.uuid4().hex)
     first = next(events)  # a refusal leaves no file
     with _open(args.out) as out:
         for event in _and_rest(first, events):
@@ -107,11 +104,11 @@ def _asked(settings_of: Callable[[argparse.Namespace], Asked], args: argparse.Na
 def _race(args: argparse.Namespace) -> int:
     settings = _asked(command.race_settings_of, args)
     checks.check_settings(settings.run)
-    hardware.share_cores()
-    from viz_engine.engine import models, race_runs
+    machine.share_cores()
+    from viz_engine.engine import load, race_runs
 
     run = settings.run
-    loaded = models.load(run.model, run.device, run.dtype, _say)
+    loaded = load.load(run.model, run.device, run.dtype, _say)
     log = RaceLog()
     events = race_runs.race(loaded, settings, race_id=uuid.uuid4().hex)
     first = next(events)
@@ -128,19 +125,19 @@ def _race(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace) -> int:
     if args.live:
-        return live_bench.run(args)
+        return live.run(args)
     if args.memory:
-        return memory_bench.run(args)
+        return memory.run(args)
     if args.sweep:
-        return sweep_bench.run(args)
-    hardware.share_cores()
+        return bench_sweep.run(args)
+    machine.share_cores()
     if args.race:
-        from viz_engine.bench import race_bench
+        from viz_engine.bench import race as bench_race
 
-        return race_bench.run(args)
-    from viz_engine.bench import bench
+        return bench_race.run(args)
+    from viz_engine.bench import engine as bench_engine
 
-    return bench.run(args)
+    return bench_engine.run(args)
 
 
 def _note_length(started: RunStarted) -> None:

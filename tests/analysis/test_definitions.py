@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.run.test_events import finished, started, step
 from viz_engine.analysis import definitions
 from viz_engine.analysis.definitions import Chunk, Request
-from viz_engine.run.events import RunLog
+from viz_engine.run.log import RunLog
 
 
 def log_of(

@@ -18,7 +18,8 @@ from viz_engine.analysis import diagnose, fits
 from viz_engine.run import cost
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.cost import StepCost
-from viz_engine.run.events import RunFinished, RunLog, RunSettings, StepFinished, Telemetry
+from viz_engine.run.events import RunFinished, RunSettings, StepFinished, Telemetry
+from viz_engine.run.log import RunLog
 
 RATE, BANDWIDTH = 1e11, 2e10  # FLOP/s and bytes/s of the played machine's ceilings
 CEILINGS = made_ceilings(BANDWIDTH, {"float32": RATE})
@@ -356,15 +357,15 @@ class Played:
     """The real engine's clock: each forward takes what a machine without overhead needs for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from viz_engine.engine import engine
+        from viz_engine.engine import generate
 
         self.now = 0
         self.step_s = 0.0  # the fault: of each forward
         self.machine, self.dice = Machine(overhead_s=0), random.Random(5)
-        self.real = engine.forward
-        monkeypatch.setattr(engine, "forward", self.forward)
+        self.real = generate.forward
+        monkeypatch.setattr(generate, "forward", self.forward)
         step = lambda decoder, *fed: self.forward(decoder.loaded, *fed)  # noqa: E731
-        monkeypatch.setattr(engine.Decoder, "step", step)
+        monkeypatch.setattr(generate.Decoder, "step", step)
 
     def pass_time(self, seconds: float) -> None:
         self.now += round(seconds * 1e9)
@@ -386,7 +387,7 @@ class Played:
     def diagnosis(
         self, loaded: object, lengths: tuple[int, ...], batches: tuple[int, ...] = (1,)
     ) -> diagnose.Diagnosis:
-        from viz_engine.engine import engine
+        from viz_engine.engine import generate
 
         made = []
         for _ in range(2):
@@ -400,7 +401,7 @@ class Played:
                     stop_token_ids=(),
                 )
                 given = {"run_id": "r", "samples": "none", "clock": lambda: self.now}
-                made.append(RunLog.of(engine.generate(loaded, settings, **given)))
+                made.append(RunLog.of(generate.generate(loaded, settings, **given)))
         return diagnose.diagnose(made, self.machine.ceilings)
 
 
@@ -426,10 +427,10 @@ def test_a_pause_in_every_step_is_named_overhead(tiny, played: Played) -> None:
 def test_a_reallocation_in_every_request_is_named_allocation(
     tiny, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from viz_engine.engine import engine
+    from viz_engine.engine import generate
 
-    real = engine.new_rows
-    monkeypatch.setattr(engine, "new_rows", lambda *a: (played.pass_time(1.5), real(*a))[1])
+    real = generate.new_rows
+    monkeypatch.setattr(generate, "new_rows", lambda *a: (played.pass_time(1.5), real(*a))[1])
     assert played.diagnosis(tiny(), SEVERAL).prefill.causes == ("allocation",)
 
 

@@ -10,7 +10,8 @@ from viz_engine.analysis import fits, latency
 from viz_engine.analysis.latency import DecodeSplit, Growth
 from viz_engine.analysis.points import points_of
 from viz_engine.run import cost
-from viz_engine.run.events import RunLog, RunSettings
+from viz_engine.run.events import RunSettings
+from viz_engine.run.log import RunLog
 from viz_engine.run.sweep import SweepResult, SweepSettings
 
 SPEC = spec()

@@ -15,11 +15,13 @@ from transformers import AutoModelForCausalLM
 from tests.support import producer
 from tests.support.flops import UNKNOWN
 from viz_engine.analysis import race
-from viz_engine.engine import engine, race_runs
-from viz_engine.engine.models import Loaded
+from viz_engine.engine import generate, race_runs
+from viz_engine.engine.load import Loaded
 from viz_engine.run import command, cost, metrics
-from viz_engine.run.events import LogError, RunLog, RunSettings, StepFinished, Telemetry, to_line
-from viz_engine.run.race_log import (
+from viz_engine.run.codec import to_line
+from viz_engine.run.events import RunSettings, StepFinished, Telemetry
+from viz_engine.run.log import LogError, RunLog
+from viz_engine.run.race import (
     LaneStarted,
     LogitsCompared,
     RaceFinished,
@@ -333,7 +335,7 @@ def test_the_largest_gap_is_that_of_the_logits_of_both_runs(tiny: Callable[..., 
     for cache, kept in seen.items():
         asked = race_runs.lane_settings(RUN, cache)
         on_logits = lambda step, logits, kept=kept: kept.append(logits[0].float())  # noqa: E731
-        list(engine.generate(loaded, asked, run_id="again", on_logits=on_logits))
+        list(generate.generate(loaded, asked, run_id="again", on_logits=on_logits))
     for gap, without, cached in zip(log.logits.gaps, seen["none"], seen["full"], strict=False):
         assert gap == pytest.approx(float((without - cached).abs().max()), abs=1e-6)
 
@@ -355,7 +357,7 @@ def test_rows_are_sampled_once_at_the_end_and_are_those_of_a_plain_run(
     log = made(tiny(), dataclasses.replace(SETTINGS, layer=None))
     samples = [e for e in log if e.kind == "kv_sample"]
     assert [(s.first, s.stop) for s in samples] == [(0, len(PROMPT) + 5)]
-    plain = list(engine.generate(tiny(), race_runs.lane_settings(RUN, "full"), run_id="plain"))
+    plain = list(generate.generate(tiny(), race_runs.lane_settings(RUN, "full"), run_id="plain"))
     each = [e for e in plain if e.kind == "kv_sample"]
     assert samples[0].k == b"".join(s.k for s in each)
     assert samples[0].v == b"".join(s.v for s in each)
@@ -399,9 +401,9 @@ def test_the_cached_query_row_is_the_last_row_of_the_square_and_old_rows_stay(
 def test_a_look_leaves_rows_tokens_and_counts_as_they_were(tiny: Callable[..., Loaded]) -> None:
     loaded = tiny()
     asked = race_runs.lane_settings(RUN, "full")
-    plain = RunLog.of(engine.generate(loaded, asked, run_id="a"))
+    plain = RunLog.of(generate.generate(loaded, asked, run_id="a"))
     look = race_runs.AttentionLook(1, 0, 4)
-    looked = RunLog.of(engine.generate(loaded, asked, run_id="b", look=look))
+    looked = RunLog.of(generate.generate(loaded, asked, run_id="b", look=look))
     for one, other in zip(plain.steps, looked.steps, strict=True):
         untimed = {"start_ns": 0, "end_ns": 0}
         assert dataclasses.replace(one, **untimed) == dataclasses.replace(other, **untimed)
@@ -425,7 +427,7 @@ def test_the_work_of_both_lanes_equals_torchs_counter(tiny: Callable[..., Loaded
         asked = dataclasses.replace(race_runs.lane_settings(RUN, cache), warm_up=False)
         counter = FlopCounterMode(display=False, custom_mapping=UNKNOWN)
         with counter, sdpa_kernel(SDPBackend.MATH):
-            log = RunLog.of(engine.generate(loaded, asked, run_id="r"))
+            log = RunLog.of(generate.generate(loaded, asked, run_id="r"))
         assert race.so_far(race.token_costs(log), 6).flops == counter.get_total_flops()
 
 
@@ -449,7 +451,7 @@ def test_the_lane_without_a_cache_works_out_the_logits_of_one_row_only(
     hook = loaded.model.get_output_embeddings().register_forward_hook(
         lambda module, args, out: shapes.append(tuple(out.shape[:2]))
     )
-    steps = [e for e in engine.generate(loaded, asked, run_id="r") if isinstance(e, StepFinished)]
+    steps = [e for e in generate.generate(loaded, asked, run_id="r") if isinstance(e, StepFinished)]
     hook.remove()
     assert shapes == [(1, 1)] * len(steps) and steps[-1].num_new_tokens == (len(PROMPT) + 5,)
 
@@ -471,7 +473,7 @@ def test_both_lanes_take_the_same_attention_in_the_same_type(
     monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION, watched)
     for lane in ("none", "full"):
         asked = dataclasses.replace(race_runs.lane_settings(RUN, lane), warm_up=False)
-        list(engine.generate(loaded, asked, run_id="r", eager=True))
+        list(generate.generate(loaded, asked, run_id="r", eager=True))
     assert seen == {("none", torch.bfloat16), ("full", torch.bfloat16)}
 
 
@@ -519,7 +521,7 @@ def test_a_cancelled_race_keeps_the_lane_that_came_to_its_end(tiny: Callable[...
 def test_a_failure_in_mid_race_is_its_last_record(
     tiny: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward, calls = engine.forward, []
+    forward, calls = generate.forward, []
 
     def fails(*args: object) -> torch.Tensor:
         calls.append(args)
@@ -528,7 +530,7 @@ def test_a_failure_in_mid_race_is_its_last_record(
         return forward(*args)
 
     loaded = tiny()
-    monkeypatch.setattr(engine, "forward", fails)
+    monkeypatch.setattr(generate, "forward", fails)
     log = made(loaded)
     assert log.finished.finish_reason == "error" and "fell over" in str(log.finished.error)
     assert log.lanes and log.lanes[-1].log.finished is not None

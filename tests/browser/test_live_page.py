@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.browser.visit import Server, Visit
-from viz_engine.run.events import RunLog
+from viz_engine.run.log import RunLog
 
 OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser.visit import Server, Visit
 from viz_engine.analysis import race
-from viz_engine.run.race_log import RaceLog
+from viz_engine.run.race import RaceLog
 
 SPANS = {"token": "token", "soFar": "so_far"}
 

@@ -12,7 +12,8 @@ import pytest
 from viz_engine import __main__ as main
 from viz_engine.paths import ROOT
 from viz_engine.run import command
-from viz_engine.run.events import RunLog, RunSettings
+from viz_engine.run.events import RunSettings
+from viz_engine.run.log import RunLog
 
 
 def parsed(line: str) -> RunSettings:
@@ -136,12 +137,12 @@ def test_a_run_that_fails_is_written_and_exits_with_1(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from viz_engine.engine import engine
+    from viz_engine.engine import generate
 
     def failing(*args: object) -> None:
         raise ValueError("no luck")
 
-    monkeypatch.setattr(engine, "forward", failing)
+    monkeypatch.setattr(generate, "forward", failing)
     out = tmp_path / "run.jsonl"
     options = ["--prompt", "x", "--no-warm-up", "--model", str(tiny_folder()), "--out", str(out)]
     assert record(*options) == 1

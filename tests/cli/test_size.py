@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from viz_engine.__main__ import main
-from viz_engine.bench import memory_bench
+from viz_engine.bench import memory
 from viz_engine.cli.size import size
 from viz_engine.model import config
+from viz_engine.paths import ROOT
 from viz_engine.text import UserError
 
 GIB = 1024**3
@@ -113,11 +114,11 @@ def test_it_works_without_torch() -> None:
         "import sys; from viz_engine.cli.size import size; size('gpt2', context_len=9); "
         "assert not {'torch', 'transformers', 'streamlit'} & sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_the_bench_times_four_models(capsys: pytest.CaptureFixture) -> None:
-    assert len(memory_bench.recompute_ms(2)) == 2
+    assert len(memory.recompute_ms(2)) == 2
     main(["bench", "--memory", "--json", "--chromium", ""])  # the calculator alone
     told = json.loads(capsys.readouterr().out)
     assert told["target_ms"] == 20 and len(told["models"]) == 4
@@ -165,7 +166,7 @@ def test_without_the_number_of_weights_there_is_no_total_and_no_verdict() -> Non
 def test_a_slider_that_paints_nothing_or_late_misses_its_target(
     painted: list[float], code: int, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    monkeypatch.setattr(memory_bench, "recompute_ms", lambda: [1.0] * 60)
-    monkeypatch.setattr(memory_bench, "slider_ms", lambda args: painted)
-    assert memory_bench.run(argparse.Namespace(json=False)) == code
+    monkeypatch.setattr(memory, "recompute_ms", lambda: [1.0] * 60)
+    monkeypatch.setattr(memory, "slider_ms", lambda args: painted)
+    assert memory.run(argparse.Namespace(json=False)) == code
     assert f"{len(painted)} of 12 presses" in capsys.readouterr().out

@@ -14,11 +14,12 @@ from transformers import DynamicCache, PreTrainedModel
 
 from tests.support import architectures
 from tests.support.architectures import NAMED, NUM_STEPS, PIECE, TOLERANCE
-from viz_engine.engine import engine, models, probe
+from viz_engine.engine import compatibility, generate, load
 from viz_engine.engine.cache import cache
-from viz_engine.engine.models import Loaded
+from viz_engine.engine.load import Loaded
 from viz_engine.run import checks, metrics
-from viz_engine.run.events import KVSample, RunLog, StepFinished
+from viz_engine.run.events import KVSample, StepFinished
+from viz_engine.run.log import RunLog
 from viz_engine.text import UserError
 
 WRITTEN_OUT = ("gemma2", "gpt_oss")  # capped scores, sinks
@@ -129,7 +130,7 @@ def test_parts_say_what_is_ours_and_why(
 
 def run(loaded: Loaded, *, batch: int, chunk_len: int) -> RunLog:
     settings = architectures.settings_of(batch, chunk_len=chunk_len)
-    log = RunLog.of(engine.generate(loaded, settings, run_id="r"))
+    log = RunLog.of(generate.generate(loaded, settings, run_id="r"))
     assert log.finished.error is None
     return log
 
@@ -145,11 +146,11 @@ def observed(
             super().__init__(*args, **kwargs)
             seen.append(self)
 
-    monkeypatch.setattr(engine, "Rows", Watched)
+    monkeypatch.setattr(generate, "Rows", Watched)
     chunk_len = PIECE if loaded.probed.pieces else 0
     settings = architectures.settings_of(batch, chunk_len=chunk_len, new_tokens=NUM_TOKENS)
     with Products(written_out=loaded.spec.model_type in WRITTEN_OUT) as products:
-        for event in engine.generate(loaded, settings, run_id="r"):
+        for event in generate.generate(loaded, settings, run_id="r"):
             if isinstance(event, StepFinished):
                 yield event, products.num_bytes, storage_bytes(seen[0])
             products.num_bytes = 0
@@ -190,7 +191,7 @@ def test_bytes_are_what_independent_observers_see(
 ) -> None:
     network, loaded = made(model_type)
     theirs = DynamicCache(config=network.config)
-    prompts = engine.encode(loaded, architectures.settings_of(batch, chunk_len=0))
+    prompts = generate.encode(loaded, architectures.settings_of(batch, chunk_len=0))
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
@@ -207,7 +208,7 @@ def test_bytes_are_what_independent_observers_see(
             "cache": theirs,
             "use_cache": True,
         }
-        probe.call(network, arguments, given)
+        compatibility.call(network, arguments, given)
         held = sum(
             t.numel() * t.element_size() for layer in theirs.layers for t in tensors_of(layer)
         )
@@ -276,18 +277,18 @@ def test_a_type_without_a_cache_runs_without_one_only(
     assert not loaded.probed.cached
     settings = architectures.settings_of(1, chunk_len=0)
     with pytest.raises(UserError, match="Choose “no cache”"):
-        next(engine.generate(loaded, settings, run_id="r"))
+        next(generate.generate(loaded, settings, run_id="r"))
     settings = architectures.settings_of(3, chunk_len=0, cache="none", new_tokens=4)
-    log = RunLog.of(engine.generate(loaded, settings, run_id="r"))
+    log = RunLog.of(generate.generate(loaded, settings, run_id="r"))
     assert log.finished.finish_reason == "length" and log.num_rows == [0, 0, 0]
     cache_part = next(part for part in log.started.parts if part.name == "cache")
     assert not cache_part.on and "takes no cache" in str(cache_part.reason)
 
 
 def test_what_cannot_be_served_is_refused_before_it_loads() -> None:
-    for model_type in models.UNSERVED:
+    for model_type in load.UNSERVED:
         with pytest.raises(UserError) as refused:
-            models.check_served({"model_type": model_type})
+            load.check_served({"model_type": model_type})
         for language in ("en", "zh"):
             assert model_type in refused.value.message.text(language)
 

@@ -9,11 +9,12 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tests.support.tally import Tally
-from viz_engine.engine import engine
+from viz_engine.engine import generate
 from viz_engine.engine.cache import cache
-from viz_engine.engine.models import Loaded
+from viz_engine.engine.load import Loaded
 from viz_engine.run import cost, metrics
-from viz_engine.run.events import RunLog, RunSettings, StepFinished
+from viz_engine.run.events import RunSettings, StepFinished
+from viz_engine.run.log import RunLog
 
 KINDS = (
     "weight_bytes_read",
@@ -60,7 +61,7 @@ def tallied(
     """Each step with what the tally saw of it and what cost.py says of it."""
     log = RunLog()
     with tally:
-        for event in engine.generate(loaded, settings, run_id="r", **given):
+        for event in generate.generate(loaded, settings, run_id="r", **given):
             if isinstance(event, StepFinished):
                 predicted, _ = metrics.predicted_step(log.started, event, log.num_columns)
                 yield event, tally, predicted
@@ -166,7 +167,7 @@ def test_the_default_model_counts_alike_in_bfloat16(
 def test_live_bytes_are_those_of_transformers_own_cache(tiny: Callable[..., Loaded]) -> None:
     loaded = tiny("qwen3")
     settings = RunSettings(model="tiny", prompts=("hello there",), chat=False, new_tokens=4)
-    log = RunLog.of(engine.generate(loaded, settings, run_id="r"))
+    log = RunLog.of(generate.generate(loaded, settings, run_id="r"))
     ids = list(log.started.prompt_token_ids[0])
     for step in log.steps:
         theirs = DynamicCache(config=loaded.model.config)
@@ -183,7 +184,7 @@ def test_the_tally_notices_a_cache_that_copies(
     loaded = tiny()
     tally = Tally(loaded.model)
     monkeypatch.setattr(ConcatenatingRows, "tally", tally, raising=False)
-    monkeypatch.setattr(engine, "Rows", ConcatenatingRows)
+    monkeypatch.setattr(generate, "Rows", ConcatenatingRows)
     settings = RunSettings(model="tiny", prompts=("abcdefgh",), chat=False, new_tokens=4)
     row = cost.row_bytes(loaded.spec, "float32")
     more = []

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from tests.support import architectures
-from viz_engine.engine import decode, engine, models, trace
+from viz_engine.engine import decode, generate, load, trace
 from viz_engine.engine.kernels.threads import Threads
-from viz_engine.engine.models import Loaded
-from viz_engine.run.events import RunLog, RunSettings
+from viz_engine.engine.load import Loaded
+from viz_engine.run.events import RunSettings
+from viz_engine.run.log import RunLog
 
 COUNTS = ("kv_live_bytes", "kv_reserved_bytes", "weight_bytes_read", "kv_bytes_read")
 COUNTS += ("kv_bytes_written", "context_len", "appended", "token_ids")
@@ -24,7 +25,7 @@ def run(
     loaded: Loaded, settings: RunSettings, **given: object
 ) -> tuple[RunLog, list[torch.Tensor]]:
     logits = []
-    events = engine.generate(
+    events = generate.generate(
         loaded, settings, run_id="r", on_logits=lambda _, at: logits.append(at), **given
     )
     return RunLog.of(events), logits
@@ -123,7 +124,7 @@ def test_where_nothing_is_traced_the_run_says_why(
 def test_a_model_that_cannot_be_traced_runs_in_python(
     tiny_folder: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = models.load(str(tiny_folder()), "cpu", "float32")
+    loaded = load.load(str(tiny_folder()), "cpu", "float32")
 
     def failing(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no such thing\nmore")
@@ -137,7 +138,7 @@ def test_a_model_that_cannot_be_traced_runs_in_python(
 def test_a_trace_that_gives_other_numbers_is_not_used(
     tiny_folder: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = models.load(str(tiny_folder()), "cpu", "float32")
+    loaded = load.load(str(tiny_folder()), "cpu", "float32")
     real = trace.Slot.update
 
     def wrong(self: trace.Slot, keys: torch.Tensor, values: torch.Tensor, *args, **kwargs):
@@ -152,7 +153,7 @@ def test_a_trace_that_gives_other_numbers_is_not_used(
 
 
 def test_a_model_that_is_let_go_frees_its_weights(tiny_folder: Callable[..., object]) -> None:
-    loaded = models.load(str(tiny_folder()), "cpu", "float32")
+    loaded = load.load(str(tiny_folder()), "cpu", "float32")
     log, _ = run(loaded, settings_of("abc"))
     assert part(log, "traced_step").on
     weight = weakref.ref(loaded.model.lm_head.weight)

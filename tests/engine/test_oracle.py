@@ -13,10 +13,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from viz_engine.engine import engine, models
-from viz_engine.engine.models import Loaded
-from viz_engine.model import model_files
-from viz_engine.run.events import RunLog, RunSettings
+from viz_engine.engine import generate, load
+from viz_engine.engine.load import Loaded
+from viz_engine.model import files
+from viz_engine.run.events import RunSettings
+from viz_engine.run.log import RunLog
 
 TOLERANCE = 1e-4  # of the tiny models' logits
 # Of the default model's largest logit, about 35: transformers' own are 2e-6 of it away from those
@@ -69,11 +70,11 @@ answers: dict[str, tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = {}
 def narrow_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packaged model's own weights with a window of WINDOW positions."""
     folder = tmp_path_factory.mktemp("narrow")
-    source = models.convert_default()
+    source = load.convert_default()
     for path in source.iterdir():
         if path.name != "config.json":
             os.symlink(path, folder / path.name)
-    config = model_files.read_config(source / "config.json")
+    config = files.read_config(source / "config.json")
     config["max_position_embeddings"] = WINDOW
     (folder / "config.json").write_text(json.dumps(config))
     return folder
@@ -81,13 +82,13 @@ def narrow_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def narrow(narrow_folder: Path) -> Loaded:
-    return models.load(str(narrow_folder), "cpu", "float32")
+    return load.load(str(narrow_folder), "cpu", "float32")
 
 
 @pytest.fixture(scope="module")
 def theirs() -> PreTrainedModel:
     """The same weights with everything of transformers' own."""
-    folder = models.convert_default()
+    folder = load.convert_default()
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa"
     ).eval()
@@ -137,7 +138,7 @@ def test_tokens_equal_and_logits_agree_with_transformers(
         warm_up=False,
     )
     ours: list[torch.Tensor] = []
-    events = engine.generate(
+    events = generate.generate(
         loaded, settings, run_id="r", on_logits=lambda step, logits: ours.append(logits.clone())
     )
     log = RunLog.of(events)
@@ -165,7 +166,7 @@ def test_tokens_equal_and_logits_agree_with_transformers(
 def test_prompt_ids_are_those_of_transformers_chat_template(
     default_model: Callable[[str], Loaded],
 ) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(models.convert_default())
+    tokenizer = AutoTokenizer.from_pretrained(load.convert_default())
     loaded = default_model("float32")
     for text in (
         "Hi",
@@ -207,7 +208,7 @@ def test_each_family_equals_transformers_in_a_padded_batch(
         stop_token_ids=(),
     )
     ours: list[torch.Tensor] = []
-    events = engine.generate(
+    events = generate.generate(
         tiny(family), settings, run_id="r", on_logits=lambda step, logits: ours.append(logits)
     )
     log = RunLog.of(events)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viz_engine.memory import kv, memory, reserve
+from viz_engine.memory import plan, reserve, row_bytes
 from viz_engine.model import config
 from viz_engine.text import UserError
 
@@ -251,7 +251,7 @@ def test_golden_bytes_per_token_of_presets() -> None:
     golden |= {"qwen3.8-27b": 64}
     for name, kib in golden.items():
         layers = config.preset(name).layers
-        assert sum(kv.row_bytes(x, "bf16", "bf16").total for x in layers) == kib * 1024
+        assert sum(row_bytes.row_bytes(x, "bf16", "bf16").total for x in layers) == kib * 1024
 
 
 # --- whatever stands in a file --------------------------------------------------------------
@@ -282,7 +282,7 @@ NAMES = sorted(
 def test_any_value_is_read_or_refused_with_a_sentence(preset: str, changes: dict) -> None:
     try:
         found = config.read(config.preset_table()[preset]["config"] | changes)
-        memory.plan(found, reserve.Settings(context_len=4096, engine="vllm", tp=2))
+        plan.plan(found, reserve.Settings(context_len=4096, engine="vllm", tp=2))
     except UserError as error:
         assert "no text for" not in str(error)
 

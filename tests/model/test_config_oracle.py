@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from tests.support.architectures import NAMED, build
-from viz_engine.engine import probe
+from viz_engine.engine import compatibility
 from viz_engine.model import config
 
 
@@ -24,10 +24,10 @@ def read(network: PreTrainedModel) -> config.ModelConfig:
 
 
 def test_layers_keep_what_transformers_cache_keeps(network: PreTrainedModel) -> None:
-    trial = probe._Trial(network)
+    trial = compatibility._Trial(network)
     cache = trial.their_cache()
-    trial.forward(cache, 0, probe.NUM_TOKENS)
-    seen, _ = probe.observe(network, cache)
+    trial.forward(cache, 0, compatibility.NUM_TOKENS)
+    seen, _ = compatibility.observe(network, cache)
     theirs = [(x.row_elements, x.window, bool(x.state_bytes)) for x in seen]
     ours = [
         (x.row_elements, x.window, bool(x.conv_elements or x.recurrent_elements))

@@ -5,7 +5,7 @@ The oracles are the sizes that the released files state (`total_size` of their i
 
 import pytest
 
-from viz_engine.memory import memory
+from viz_engine.memory import plan
 from viz_engine.memory.reserve import Settings
 from viz_engine.model import config, weights
 from viz_engine.text import UserError
@@ -30,11 +30,11 @@ def stored(said: object, **more: object) -> config.ModelConfig:
 
 
 def weight_bytes(model: config.ModelConfig, **asked: object) -> int:
-    return memory.plan(model, Settings(context_len=1, **asked)).part("weights").num_bytes
+    return plan.plan(model, Settings(context_len=1, **asked)).part("weights").num_bytes
 
 
 def notes(model: config.ModelConfig, **asked: object) -> list[str]:
-    return [w.key for w in memory.plan(model, Settings(context_len=1, **asked)).warnings]
+    return [w.key for w in plan.plan(model, Settings(context_len=1, **asked)).warnings]
 
 
 def test_gpt_oss_takes_the_bytes_of_its_released_file() -> None:
@@ -120,10 +120,10 @@ def test_the_mean_of_the_types_is_what_the_table_of_precisions_starts_from() -> 
 
 
 def test_the_formula_of_released_weights_comes_to_their_bytes() -> None:
-    part = memory.plan(config.preset("gpt-oss-20b"), Settings(context_len=1)).part("weights")
+    part = plan.plan(config.preset("gpt-oss-20b"), Settings(context_len=1)).part("weights")
     said = part.formula.params
     parts = [(said["parameters"], said["bits"]), (said["others"], said["own"])]
     bits = sum(int(number.replace(",", "")) * float(each) for number, each in parts)
     assert round(bits / 8) == part.num_bytes
-    vllm = memory.plan(config.preset("gpt-oss-20b"), Settings(context_len=1, engine="vllm"))
+    vllm = plan.plan(config.preset("gpt-oss-20b"), Settings(context_len=1, engine="vllm"))
     assert vllm.part("weights").formula.key == "size.formula_weights_stored_vllm"

@@ -8,18 +8,18 @@ from streamlit.testing.v1 import AppTest
 
 from tests.support import fake_engine
 from viz_engine.paths import ROOT
-from viz_engine.server import engine_process, live, sweep_job
+from viz_engine.server import registry, supervisor, sweeps
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[live.Registry]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[registry.Registry]:
     """A registry with the fake engine, the pages' own while a test is on."""
-    before = live.registry()
-    runs = live.Registry(engine_process.Engine(fake_engine.spawn()))
-    live.install(runs)
+    before = registry.registry()
+    runs = registry.Registry(supervisor.Engine(fake_engine.spawn()))
+    registry.install(runs)
     yield runs
     runs.stop()
-    live.install(before)
+    registry.install(before)
 
 
 def page() -> AppTest:
@@ -31,24 +31,24 @@ def page() -> AppTest:
     return test
 
 
-def test_the_chosen_model_device_and_type_are_measured(runs: live.Registry) -> None:
+def test_the_chosen_model_device_and_type_are_measured(runs: registry.Registry) -> None:
     test = page()
     test.text_input(key="lat_model").set_value(" some-org/some-model ")
     test.selectbox(key="lat_device").set_value("auto")
     test.selectbox(key="lat_dtype").set_value("float32")
     test.button(key="lat_start").click().run()
     assert not test.exception
-    job = sweep_job.sweeps().get(test.session_state.lat_job)
+    job = sweeps.sweeps().get(test.session_state.lat_job)
     run = job.sweep.result.settings.run
     assert (run.model, run.device, run.dtype) == ("some-org/some-model", "auto", "float32")
     job.stop()
 
 
-def test_stop_ends_the_sweep_and_the_first_button_comes_back(runs: live.Registry) -> None:
+def test_stop_ends_the_sweep_and_the_first_button_comes_back(runs: registry.Registry) -> None:
     test = page()
     test.text_input(key="lat_model").set_value("stuck")
     test.button(key="lat_start").click().run()
-    job = sweep_job.sweeps().get(test.session_state.lat_job)
+    job = sweeps.sweeps().get(test.session_state.lat_job)
     assert not job.finished
     test.button(key="lat_stop").click().run()
     fake_engine.until(lambda: job.finished)
@@ -86,14 +86,14 @@ def test_the_page_says_how_many_runs_the_button_makes() -> None:
     assert any("not a list of whole numbers" in one.value for one in test.caption)
 
 
-def test_a_hosted_server_lets_no_other_model_be_named(runs: live.Registry) -> None:
-    runs.limits = live.Limits(models=("default", "other"))
+def test_a_hosted_server_lets_no_other_model_be_named(runs: registry.Registry) -> None:
+    runs.limits = registry.Limits(models=("default", "other"))
     test = page()
     assert [box.key for box in test.text_input] == ["lat_values"]
     assert test.selectbox(key="lat_model").options == ["default", "other"]
 
 
-def test_a_name_that_can_be_no_model_gets_a_sentence(runs: live.Registry) -> None:
+def test_a_name_that_can_be_no_model_gets_a_sentence(runs: registry.Registry) -> None:
     test = page()
     test.text_input(key="lat_model").set_value("a b c")
     test.button(key="lat_start").click().run()

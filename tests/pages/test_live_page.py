@@ -5,24 +5,24 @@ from collections.abc import Callable, Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.server.test_live import Idle
+from tests.server.test_registry import Idle
 from viz_engine.paths import ROOT
-from viz_engine.server import live
-from viz_engine.server.engine_process import Engine
+from viz_engine.server import registry
+from viz_engine.server.supervisor import Engine
 from viz_engine.text import t
-from viz_engine.view import kv_matrix
+from viz_engine.view import components
 
 
 @pytest.fixture
-def runs() -> Iterator[live.Registry]:
+def runs() -> Iterator[registry.Registry]:
     """A registry whose engine never answers, the pages' own while a test is on."""
-    before = live.registry()
+    before = registry.registry()
     engine = Engine(lambda on_line, on_exit: Idle())
     engine.start = engine.check  # no thread of its own
-    runs = live.Registry(engine, alive=lambda session_id: True)
-    live.install(runs)
+    runs = registry.Registry(engine, alive=lambda session_id: True)
+    registry.install(runs)
     yield runs
-    live.install(before)
+    registry.install(before)
 
 
 @pytest.fixture
@@ -35,19 +35,19 @@ def mounts(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
         return {}
 
     for name in ("_live_component", "_race_component"):
-        monkeypatch.setattr(kv_matrix, name, lambda: component)
+        monkeypatch.setattr(components, name, lambda: component)
     return mounts
 
 
-def before_the_view(act: Callable[[live.Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def before_the_view(act: Callable[[registry.Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do that to the run once the page has its buttons and has yet to mount the view."""
-    mount = kv_matrix._mount
+    mount = components._mount
 
-    def mount_then(component: object, run: live.Run, *rest: object) -> object:
+    def mount_then(component: object, run: registry.Run, *rest: object) -> object:
         act(run)
         return mount(component, run, *rest)
 
-    monkeypatch.setattr(kv_matrix, "_mount", mount_then)
+    monkeypatch.setattr(components, "_mount", mount_then)
 
 
 PAGES = {
@@ -77,7 +77,7 @@ def keys(test: AppTest) -> set[str | None]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_run_that_ends_while_the_page_is_made_still_tells_it(
-    runs: live.Registry, mounts: list[dict], monkeypatch: pytest.MonkeyPatch, page: str
+    runs: registry.Registry, mounts: list[dict], monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     before_the_view(lambda run: run and run.finish(None), monkeypatch)
     test = asked(page)
@@ -88,7 +88,7 @@ def test_a_run_that_ends_while_the_page_is_made_still_tells_it(
 
 
 def test_a_run_fed_through_the_page_that_ends_while_it_is_made_brings_the_button_back(
-    runs: live.Registry, mounts: list[dict], monkeypatch: pytest.MonkeyPatch
+    runs: registry.Registry, mounts: list[dict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before_the_view(lambda run: run.finish(None), monkeypatch)
     test = asked("live", live_view={"transport": "poll"})
@@ -96,7 +96,7 @@ def test_a_run_fed_through_the_page_that_ends_while_it_is_made_brings_the_button
 
 
 def test_a_language_translates_the_presets_text_and_nothing_of_the_visitors(
-    runs: live.Registry, mounts: list[dict]
+    runs: registry.Registry, mounts: list[dict]
 ) -> None:
     test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=120)
     test.query_params["lang"] = "en"

@@ -6,9 +6,9 @@ import zlib
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from viz_engine.memory import bill
+from viz_engine.memory import estimate
 from viz_engine.paths import ROOT
-from viz_engine.view.memory import bill_view
+from viz_engine.view.memory import mount
 
 SECTIONS = ("curves", "layers", "precision", "change", "users", "measured", "log", "devices")
 SECTIONS += ("share",)
@@ -31,7 +31,7 @@ def mounted(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         given[key] = data
 
     for name in ("_component", "_ahead_component"):
-        monkeypatch.setattr(bill_view, name, lambda: component)
+        monkeypatch.setattr(mount, name, lambda: component)
     return given
 
 
@@ -151,7 +151,7 @@ def test_a_choice_that_never_worked_still_has_its_sliders(mounted: dict) -> None
     view = mounted["mem_view"]
     assert "cannot hold one copy" in test.warning[0].value.replace("\\", "")
     assert view["frame"] is None and view["keys"] is None and "mem_ahead_context" not in mounted
-    assert bill.CONTEXT_LENS[view["at"][0]] == 32768
+    assert estimate.CONTEXT_LENS[view["at"][0]] == 32768
 
 
 def test_one_sequence_stays_in_the_address(mounted: dict) -> None:

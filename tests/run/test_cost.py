@@ -7,10 +7,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.flops import UNKNOWN
-from viz_engine.engine import engine
-from viz_engine.engine.models import Loaded
+from viz_engine.engine import generate
+from viz_engine.engine.load import Loaded
 from viz_engine.run import checks, cost, metrics
-from viz_engine.run.events import RunLog, RunSettings, StepFinished
+from viz_engine.run.events import RunSettings, StepFinished
+from viz_engine.run.log import RunLog
 
 
 def flops_of_steps(loaded: Loaded, settings: RunSettings) -> list[tuple[int, int]]:
@@ -19,7 +20,7 @@ def flops_of_steps(loaded: Loaded, settings: RunSettings) -> list[tuple[int, int
     counter = FlopCounterMode(display=False, custom_mapping=UNKNOWN)
     with counter, sdpa_kernel(SDPBackend.MATH):
         before = 0
-        for event in engine.generate(loaded, settings, run_id="r"):
+        for event in generate.generate(loaded, settings, run_id="r"):
             if isinstance(event, StepFinished):
                 predicted, _ = metrics.predicted_step(log.started, event, log.num_columns)
                 pairs.append((counter.get_total_flops() - before, predicted.flops))
@@ -69,7 +70,7 @@ def test_the_footprint_is_what_a_run_holds_at_its_end(tiny: Callable[..., Loaded
     settings = RunSettings(
         model="tiny", prompts=("x" * 250,), batch=3, chat=False, new_tokens=20, stop_token_ids=()
     )
-    log = RunLog.of(engine.generate(loaded, settings, run_id="r"))
+    log = RunLog.of(generate.generate(loaded, settings, run_id="r"))
     need = checks.footprint(loaded.spec, "float32", batch=3, prompt_len=250, new_tokens=20)
     assert log.steps[-1].kv_reserved_bytes == need.kv_reserved_bytes
     assert log.num_rows == [need.num_rows] * 3

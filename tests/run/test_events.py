@@ -7,22 +7,18 @@ import pytest
 
 from viz_engine.model.spec import LayerSpec, ModelSpec
 from viz_engine.run import events
+from viz_engine.run.codec import from_line, settings_from_dict, settings_to_dict, to_line
 from viz_engine.run.events import (
     AttentionSample,
     Hardware,
     KVSample,
-    LogError,
     RunFinished,
-    RunLog,
     RunSettings,
     RunStarted,
     StepFinished,
     Telemetry,
-    from_line,
-    settings_from_dict,
-    settings_to_dict,
-    to_line,
 )
+from viz_engine.run.log import LogError, RunLog
 from viz_engine.text import Message, UserError
 
 SPEC = ModelSpec(

@@ -5,7 +5,7 @@ import pytest
 
 from tests.run.test_events import finished, started, step
 from viz_engine.run import metrics
-from viz_engine.run.events import RunLog
+from viz_engine.run.log import RunLog
 
 
 def log_of(ends: list[int]) -> RunLog:

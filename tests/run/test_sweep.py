@@ -14,10 +14,11 @@ from tests.support.producer import log as produced
 from viz_engine import __main__
 from viz_engine.analysis import points
 from viz_engine.analysis.points import points_of
-from viz_engine.cli import sweep_command
+from viz_engine.cli import sweep as cli_sweep
 from viz_engine.engine import experiment
 from viz_engine.run import sweep
-from viz_engine.run.events import Event, KVSample, RunFinished, RunLog, RunSettings
+from viz_engine.run.events import Event, KVSample, RunFinished, RunSettings
+from viz_engine.run.log import RunLog
 from viz_engine.run.sweep import Sweep, SweepResult, SweepSettings
 from viz_engine.text import Message, UserError
 
@@ -176,7 +177,7 @@ def test_fewer_than_three_runs_have_no_percentiles_however_many_gaps() -> None:
 def test_the_table_says_that_one_run_is_no_spread() -> None:
     under_way = Sweep(settings(values=(64,), repeats=1))
     play(under_way, lambda run: 1.0)
-    row, note = sweep_command.table(under_way.result).splitlines()[1:]
+    row, note = cli_sweep.table(under_way.result).splitlines()[1:]
     value, runs, ttft, ttft_ends, _, itl_ends = row.split()
     assert (value, runs, ttft) == ("64", "1", "103.0") and ttft_ends == itl_ends == "(-)"
     assert "fewer than 3 runs" in note
@@ -261,7 +262,7 @@ def test_sweep_and_diagnose_from_the_command_line(
 
 
 def test_two_sweeps_by_turns_are_made_run_by_run_and_each_in_its_own_order(monkeypatch) -> None:
-    from viz_engine.engine import engine
+    from viz_engine.engine import generate as engine_generate
 
     made: list[int] = []
 
@@ -269,7 +270,7 @@ def test_two_sweeps_by_turns_are_made_run_by_run_and_each_in_its_own_order(monke
         made.append(run.context_len)
         yield from run_of(run, 1.0)
 
-    monkeypatch.setattr(engine, "generate", generate)
+    monkeypatch.setattr(engine_generate, "generate", generate)
     both = [settings(seed=0), settings(seed=1, repeats=1)]
     results = experiment.measure_by_turns(None, both)
     first, second = (one.order() for one in both)

@@ -9,13 +9,14 @@ import json
 import pytest
 
 from tests.analysis.test_race import staged
-from tests.server.test_live import World
+from tests.server.test_registry import World
 from tests.server.test_worker import Child
-from viz_engine.run.events import RunSettings, settings_from_dict, to_line
-from viz_engine.run.race_log import LaneStarted, RaceFinished, RaceLog, RaceSettings
-from viz_engine.server import live
-from viz_engine.server.engine_process import Engine
-from viz_engine.server.live import Limits, Registry, Run
+from viz_engine.run.codec import settings_from_dict, to_line
+from viz_engine.run.events import RunSettings
+from viz_engine.run.race import LaneStarted, RaceFinished, RaceLog, RaceSettings
+from viz_engine.server import registry
+from viz_engine.server.registry import Limits, Registry, Run
+from viz_engine.server.supervisor import Engine
 from viz_engine.text import UserError
 
 SETTINGS = RaceSettings(run=RunSettings(model="m", prompts=("a",), new_tokens=8), repeats=1)
@@ -48,7 +49,7 @@ class Race:
             self.child.say("event", run_id=self.run.id, line=to_line(event))
 
     def frame(self) -> tuple[dict, list[str]]:
-        head, *lines = live.frame(self.run, 0, "en").split("\n")
+        head, *lines = registry.frame(self.run, 0, "en").split("\n")
         return json.loads(head), lines
 
 

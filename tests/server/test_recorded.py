@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_record import parsed
-from viz_engine.engine import engine
-from viz_engine.engine.models import Loaded
+from viz_engine.engine import generate
+from viz_engine.engine.load import Loaded
 from viz_engine.paths import ASSETS
 from viz_engine.run import cost, metrics
-from viz_engine.run.events import RunLog, RunSettings
+from viz_engine.run.events import RunSettings
+from viz_engine.run.log import RunLog
 
 RUNS = sorted((ASSETS / "runs").glob("*.jsonl"))
 SHORT_COLUMNS = 300  # of all sequences together; longer ones take too long here
@@ -81,7 +82,7 @@ def test_a_recorded_runs_prompt_ids_come_out_again(
     path: Path, default_model: Callable[[str], Loaded]
 ) -> None:
     log = read(path)
-    ids = engine.encode(default_model("bfloat16"), log.started.settings)
+    ids = generate.encode(default_model("bfloat16"), log.started.settings)
     assert tuple(map(tuple, ids)) == log.started.prompt_token_ids
     texts = tuple(default_model("bfloat16").tokenizer.texts(i) for i in ids)
     assert texts == log.started.prompt_texts
@@ -101,7 +102,7 @@ def test_a_short_recorded_run_is_made_again(
         forced = [
             [id for step in log.steps for id in step.token_ids[b]] for b in range(settings.batch)
         ]
-    events = engine.generate(
+    events = generate.generate(
         default_model(settings.dtype), settings, run_id="r", forced_tokens=forced
     )
     assert_same(log, RunLog.of(events))
@@ -113,9 +114,9 @@ def test_a_float32_recording_is_made_again_with_the_same_tokens_and_bytes(
     settings = RunSettings(
         model="SmolLM2-135M-Instruct", prompts=("Say hello.",), dtype="float32", new_tokens=6
     )
-    log = RunLog.of(engine.generate(default_model("float32"), settings, run_id="a"))
+    log = RunLog.of(generate.generate(default_model("float32"), settings, run_id="a"))
     log = RunLog.read(log.to_jsonl().encode())
-    again = engine.generate(default_model("float32"), asked(log), run_id="b")
+    again = generate.generate(default_model("float32"), asked(log), run_id="b")
     assert_same(log, RunLog.of(again))
 
 
@@ -126,7 +127,7 @@ def test_a_bfloat16_recording_keeps_rows_and_bytes_with_its_tokens_forced(
         model="SmolLM2-135M-Instruct", prompts=("Say hello.", "Hi"), batch=2, new_tokens=6
     )
     loaded = default_model("bfloat16")
-    log = RunLog.of(engine.generate(loaded, settings, run_id="a"))
+    log = RunLog.of(generate.generate(loaded, settings, run_id="a"))
     tokens = [[id for s in log.steps for id in s.token_ids[b]] for b in range(2)]
-    again = engine.generate(loaded, asked(log), run_id="b", forced_tokens=tokens)
+    again = generate.generate(loaded, asked(log), run_id="b", forced_tokens=tokens)
     assert_same(log, RunLog.of(again))

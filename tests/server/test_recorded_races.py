@@ -9,12 +9,13 @@ import pytest
 
 from viz_engine.__main__ import _parser
 from viz_engine.analysis import race
-from viz_engine.engine import engine
-from viz_engine.engine.models import Loaded
+from viz_engine.engine import generate
+from viz_engine.engine.load import Loaded
 from viz_engine.paths import ASSETS
 from viz_engine.run import command, metrics
-from viz_engine.run.events import RunLog, StepFinished
-from viz_engine.run.race_log import RaceLog
+from viz_engine.run.events import StepFinished
+from viz_engine.run.log import RunLog
+from viz_engine.run.race import RaceLog
 
 RACES = sorted((ASSETS / "races").glob("*.jsonl"))
 EACH = pytest.mark.parametrize("path", RACES, ids=lambda path: path.stem)
@@ -71,7 +72,7 @@ def test_a_recorded_races_prompt_ids_come_out_again(
     path: Path, default_model: Callable[[str], Loaded]
 ) -> None:
     started = read(path).lanes[0].log.started
-    ids = engine.encode(default_model("bfloat16"), started.settings)
+    ids = generate.encode(default_model("bfloat16"), started.settings)
     assert tuple(map(tuple, ids)) == started.prompt_token_ids
 
 

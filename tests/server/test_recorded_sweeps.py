@@ -4,7 +4,7 @@ import pytest
 
 from viz_engine.analysis import diagnose, latency, roofline
 from viz_engine.analysis.points import points_of
-from viz_engine.model.model_files import DEFAULT_MODEL
+from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.paths import ASSETS
 from viz_engine.run.events import KVSample
 from viz_engine.run.sweep import KINDS, SweepResult

@@ -21,16 +21,17 @@ from tests.support.fake_engine import until
 from viz_engine.paths import ROOT
 
 PAGES = sorted(path.name for path in (ROOT / "pages").glob("*.py") if path.name != "shell.py")
-ENV = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
+ENV = os.environ | {"PYTHONPATH": str(ROOT)}
 MIB = 2**20
 
 # app.py on a registry whose engine is fake, with one run in it.
 FAKE_APP = """
-import sys, uvicorn, fake_engine
-from viz_engine.server import engine_process, live
-from viz_engine.run.events import RunLog
-runs = live.Registry(engine_process.Engine(fake_engine.spawn()))
-live.install(runs)
+import sys, uvicorn
+from tests.support import fake_engine
+from viz_engine.server import registry, supervisor
+from viz_engine.run.log import RunLog
+runs = registry.Registry(supervisor.Engine(fake_engine.spawn()))
+registry.install(runs)
 events = fake_engine.generate(None, fake_engine.settings(steps=40), run_id="x", queued_ns=0,
                               cancelled=lambda: False)
 runs.add_log(RunLog.of(events), run_id="example")
@@ -40,20 +41,22 @@ uvicorn.run(app.app, port=int(sys.argv[1]), log_level="error")
 
 # A page that submits a long run for its own session and writes down the run's id.
 TAB_APP = """
-import sys, uvicorn, fake_engine, app
+import sys, uvicorn, app
+from tests.support import fake_engine
 import streamlit as st
-from viz_engine.server import engine_process, live, routes
-live.GRACE_S = 0.5
-live.install(live.Registry(engine_process.Engine(fake_engine.spawn())))
+from viz_engine.server import registry, routes, supervisor
+registry.GRACE_S = 0.5
+registry.install(registry.Registry(supervisor.Engine(fake_engine.spawn())))
 page = st.App(sys.argv[2], routes=routes.routes(), lifespan=app.lifespan)
 uvicorn.run(page, port=int(sys.argv[1]), log_level="error")
 """
 TAB_PAGE = """
-import pathlib, fake_engine
+import pathlib
+from tests.support import fake_engine
 from streamlit.runtime.scriptrunner import get_script_run_ctx
-from viz_engine.server import live
+from viz_engine.server import registry
 settings = fake_engine.settings(steps=100_000, delay_s=0.01)
-run = live.registry().submit(settings, get_script_run_ctx().session_id)
+run = registry.registry().submit(settings, get_script_run_ctx().session_id)
 pathlib.Path(__file__).with_suffix(".id").write_text(run.id + "\\n")
 """
 
@@ -73,8 +76,8 @@ print(json.dumps(said))
 # The first page in a process that has only started the server.
 AFTER_START = """
 import json, sys, app
-from viz_engine.server import live
-runs = live.Registry()
+from viz_engine.server import registry
+runs = registry.Registry()
 app.get_ready(runs)
 before = set(sys.modules)
 from streamlit.testing.v1 import AppTest

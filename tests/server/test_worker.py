@@ -21,9 +21,10 @@ import pytest
 from tests.support import fake_engine
 from tests.support.fake_engine import PIECE, forward, until
 from viz_engine.paths import ROOT
-from viz_engine.run.events import RunFinished, RunSettings, settings_to_dict, to_line
-from viz_engine.server import engine_process
-from viz_engine.server.live import Run
+from viz_engine.run.codec import settings_to_dict, to_line
+from viz_engine.run.events import RunFinished, RunSettings
+from viz_engine.server import supervisor
+from viz_engine.server.registry import Run
 from viz_engine.text import Message
 
 SETTINGS = fake_engine.settings()
@@ -87,7 +88,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.children: list[Child] = []
-        self.engine = engine_process.Engine(self.spawn, clock=lambda: self.now)
+        self.engine = supervisor.Engine(self.spawn, clock=lambda: self.now)
         self.engine.check()
 
     def spawn(self, on_line, on_exit) -> Child:
@@ -174,7 +175,7 @@ def test_a_cancelled_run_ends_as_the_child_says(world: World) -> None:
 def test_a_run_that_does_not_react_to_cancel_is_ended_with_its_process(world: World) -> None:
     run = world.at("decode")
     world.engine.cancel(run.id)
-    world.pass_time(engine_process.CANCEL_GRACE_S)
+    world.pass_time(supervisor.CANCEL_GRACE_S)
     assert not world.child.killed
     world.pass_time(5)
     assert world.child.killed
@@ -186,7 +187,7 @@ def test_a_run_that_does_not_react_to_cancel_is_ended_with_its_process(world: Wo
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_silent_process_is_killed_and_its_run_says_so(world: World, stage: str) -> None:
     run = world.at(stage)
-    world.pass_time(engine_process.SILENT_S, beats=False)
+    world.pass_time(supervisor.SILENT_S, beats=False)
     assert not world.child.killed
     world.pass_time(5, beats=False)
     assert world.child.killed
@@ -203,16 +204,16 @@ def test_a_web_process_that_slept_does_not_blame_the_engine(world: World) -> Non
     world.now += 1000  # neither heard anything nor looked
     world.engine.check()
     assert not world.child.killed and not run.finished
-    world.pass_time(engine_process.SILENT_S + 5, beats=False)
+    world.pass_time(supervisor.SILENT_S + 5, beats=False)
     assert world.child.killed
 
 
 def test_a_step_that_never_ends_is_ended_in_spite_of_heartbeats(world: World) -> None:
     run = world.at("prefill")
-    world.pass_time(engine_process.STEP_FLOOR_S)
+    world.pass_time(supervisor.STEP_FLOOR_S)
     assert not world.child.killed
     world.child.step(run)  # each step starts the measure anew
-    world.pass_time(engine_process.STEP_FLOOR_S)
+    world.pass_time(supervisor.STEP_FLOOR_S)
     assert not world.child.killed
     world.pass_time(5)
     world.child.exit(-9)
@@ -222,10 +223,8 @@ def test_a_step_that_never_ends_is_ended_in_spite_of_heartbeats(world: World) ->
 def test_a_slow_model_gets_ten_times_what_its_own_rate_predicts(world: World) -> None:
     run = world.at("decode")
     flops = run.predicted[-1][0]
-    assert (
-        engine_process.step_limit_s(run.log, flops) == engine_process.STEP_FLOOR_S
-    )  # one second a step
-    assert engine_process.step_limit_s(run.log, flops / 30) == pytest.approx(300, rel=0.1)
+    assert supervisor.step_limit_s(run.log, flops) == supervisor.STEP_FLOOR_S  # one second a step
+    assert supervisor.step_limit_s(run.log, flops / 30) == pytest.approx(300, rel=0.1)
 
 
 def test_a_long_prompt_in_one_piece_gets_the_time_that_it_needs() -> None:
@@ -236,19 +235,19 @@ def test_a_long_prompt_in_one_piece_gets_the_time_that_it_needs() -> None:
         big = dataclasses.replace(fake_engine.SPEC, hidden_size=4096, intermediate_size=16384)
         begun = fake_engine.started(settings, "r", 0, 8000)
         run.append(to_line(dataclasses.replace(begun, spec=big)))
-        limits.append(engine_process.step_limit_s(run.log, float("inf")))
+        limits.append(supervisor.step_limit_s(run.log, float("inf")))
     assert limits[1] > 20 * limits[0]  # 32 pieces
 
 
 def test_loading_may_take_long_while_it_makes_progress(world: World) -> None:
     run = world.at("loading")
     for percent in range(5):
-        world.pass_time(engine_process.LOADING_SILENT_S)
+        world.pass_time(supervisor.LOADING_SILENT_S)
         message = {"key": "service.loading", "params": {}}
         world.child.say("progress", run_id=run.id, message=message, fraction=percent / 5)
         assert run.fraction == percent / 5
     assert not world.child.killed
-    world.pass_time(engine_process.LOADING_SILENT_S + 5)
+    world.pass_time(supervisor.LOADING_SILENT_S + 5)
     assert world.child.killed
     world.child.exit(-9)
     assert run.error.key == "service.loading_hung"
@@ -333,7 +332,7 @@ def test_a_process_that_cannot_be_started_is_told(world: World) -> None:
     def spawn(on_line, on_exit) -> Child:
         raise OSError("no such program")
 
-    engine = engine_process.Engine(spawn, clock=lambda: 0.0)
+    engine = supervisor.Engine(spawn, clock=lambda: 0.0)
     run = Run("r", SETTINGS, None)
     engine.submit(run)
     engine.check()
@@ -352,14 +351,14 @@ def test_stopping_ends_every_run(world: World) -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[engine_process.Engine]:
-    engine = engine_process.Engine(fake_engine.spawn())
+def engine() -> Iterator[supervisor.Engine]:
+    engine = supervisor.Engine(fake_engine.spawn())
     engine.start()
     yield engine
     engine.stop()
 
 
-def submit(engine: engine_process.Engine, settings: RunSettings) -> Run:
+def submit(engine: supervisor.Engine, settings: RunSettings) -> Run:
     submit.count += 1
     run = Run(f"run-{submit.count}", settings, None)
     engine.submit(run)
@@ -369,7 +368,7 @@ def submit(engine: engine_process.Engine, settings: RunSettings) -> Run:
 submit.count = 0
 
 
-def run_to_end(engine: engine_process.Engine, settings: RunSettings) -> Run:
+def run_to_end(engine: supervisor.Engine, settings: RunSettings) -> Run:
     run = submit(engine, settings)
     until(lambda: run.finished)
     return run
@@ -387,7 +386,7 @@ def run_to_end(engine: engine_process.Engine, settings: RunSettings) -> Run:
     ids=["loading", "prefill", "decode", "crash", "exit"],
 )
 def test_a_killed_engine_keeps_the_rows_and_the_next_run_works(
-    engine: engine_process.Engine, settings: RunSettings, num_steps: int
+    engine: supervisor.Engine, settings: RunSettings, num_steps: int
 ) -> None:
     run = run_to_end(engine, settings)
     assert len(run.log.steps) == num_steps and run.error.key.startswith("service.exit_")
@@ -397,7 +396,7 @@ def test_a_killed_engine_keeps_the_rows_and_the_next_run_works(
 
 @pytest.mark.parametrize("what", ["raise", "memory", "skip"])
 def test_a_run_that_fails_leaves_the_process_and_its_model_alive(
-    engine: engine_process.Engine, what: str
+    engine: supervisor.Engine, what: str
 ) -> None:
     run_to_end(engine, SETTINGS)
     pid = engine.pid
@@ -406,18 +405,18 @@ def test_a_run_that_fails_leaves_the_process_and_its_model_alive(
     assert run_to_end(engine, SETTINGS).error is None and engine.pid == pid
 
 
-def test_a_refusal_passes_its_sentence(engine: engine_process.Engine) -> None:
+def test_a_refusal_passes_its_sentence(engine: supervisor.Engine) -> None:
     for settings in (fake_engine.settings(model="refuse"), fake_engine.settings(refuse=True)):
         run = run_to_end(engine, settings)
         assert run.error.key == "error.file_empty" and len(run.log) == 0
 
 
-def test_what_a_library_prints_does_not_break_the_protocol(engine: engine_process.Engine) -> None:
+def test_what_a_library_prints_does_not_break_the_protocol(engine: supervisor.Engine) -> None:
     run = run_to_end(engine, fake_engine.settings(at={"2": "print"}))
     assert run.error is None and len(run.log.steps) == 5
 
 
-def test_stop_takes_effect_after_the_step_that_is_on(engine: engine_process.Engine) -> None:
+def test_stop_takes_effect_after_the_step_that_is_on(engine: supervisor.Engine) -> None:
     run = submit(engine, fake_engine.settings(steps=100, at={"4": "asked"}))
     until(lambda: len(run.log.steps) == 4)
     engine.cancel(run.id)
@@ -428,7 +427,7 @@ def test_stop_takes_effect_after_the_step_that_is_on(engine: engine_process.Engi
 
 
 def test_a_run_says_that_it_warms_up_until_its_first_record(
-    engine: engine_process.Engine, tmp_path: Path
+    engine: supervisor.Engine, tmp_path: Path
 ) -> None:
     gate = tmp_path / "open"
     run = submit(engine, fake_engine.settings(at={"warm_up": f"wait:{gate}"}))
@@ -439,7 +438,7 @@ def test_a_run_says_that_it_warms_up_until_its_first_record(
     assert run.error is None and len(run.log.steps) == 5
 
 
-def test_stop_while_loading_ends_the_load(engine: engine_process.Engine, tmp_path: Path) -> None:
+def test_stop_while_loading_ends_the_load(engine: supervisor.Engine, tmp_path: Path) -> None:
     run = submit(engine, fake_engine.settings(model=f"wait:{tmp_path}/never"))
     until(lambda: run.fraction == 0.5)
     engine.cancel(run.id)
@@ -450,9 +449,7 @@ def test_stop_while_loading_ends_the_load(engine: engine_process.Engine, tmp_pat
 
 def test_a_hanging_process_is_found_and_replaced() -> None:
     clock = types.SimpleNamespace(ahead=0.0)
-    engine = engine_process.Engine(
-        fake_engine.spawn(), clock=lambda: time.monotonic() + clock.ahead
-    )
+    engine = supervisor.Engine(fake_engine.spawn(), clock=lambda: time.monotonic() + clock.ahead)
     engine.start()
     try:
         run = submit(engine, fake_engine.settings(at={"3": "hang"}))
@@ -461,7 +458,7 @@ def test_a_hanging_process_is_found_and_replaced() -> None:
         until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
         def later() -> bool:
-            clock.ahead += engine_process.SILENT_S / 4
+            clock.ahead += supervisor.SILENT_S / 4
             engine.check()
             return run.finished
 
@@ -473,7 +470,7 @@ def test_a_hanging_process_is_found_and_replaced() -> None:
 
 
 def test_without_torch_every_run_is_refused_with_the_cure() -> None:
-    engine = engine_process.Engine(fake_engine.spawn("no_torch"))
+    engine = supervisor.Engine(fake_engine.spawn("no_torch"))
     engine.start()
     try:
         first = run_to_end(engine, SETTINGS)
@@ -497,23 +494,24 @@ def ended(pid: int) -> bool:
 def test_the_engine_ends_when_its_parent_is_killed(busy: bool) -> None:
     settings = fake_engine.settings(at={"2": "stuck"} if busy else {})
     program = f"""
-import fake_engine, time
+import time
+from tests.support import fake_engine
 from viz_engine.run import events
-from viz_engine.server import live, engine_process
-engine = engine_process.Engine(fake_engine.spawn())
+from viz_engine.run import codec
+from viz_engine.server import registry, supervisor
+engine = supervisor.Engine(fake_engine.spawn())
 engine.start()
-settings = events.settings_from_dict({settings_to_dict(settings)!r})
-run = live.Run("r", settings, None)
+settings = codec.settings_from_dict({settings_to_dict(settings)!r})
+run = registry.Run("r", settings, None)
 engine.submit(run)
 fake_engine.until(lambda: len(run.log.steps) >= 2)
 print(engine.pid, flush=True)
 time.sleep(600)
 """
-    path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
     parent = subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     with parent:
         pid = int(parent.stdout.readline())
@@ -527,7 +525,7 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
     seen: list[int] = []
 
     def web_process() -> None:
-        engine = engine_process.Engine(fake_engine.spawn())
+        engine = supervisor.Engine(fake_engine.spawn())
         engine.start()
         os.nice(3)  # of this thread
         first = engine.pid
@@ -546,7 +544,7 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
 
 
 def test_the_real_engine_killed_in_mid_run_keeps_its_rows_and_runs_again() -> None:
-    engine = engine_process.Engine()
+    engine = supervisor.Engine()
     engine.start()
     settings = RunSettings(
         model=DEFAULT_MODEL, prompts=("Why?",), new_tokens=512, stop_token_ids=(), warm_up=False

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from viz_engine.run import hardware
+from viz_engine.run import machine
 
-hardware.share_cores()  # before torch comes
+machine.share_cores()  # before torch comes
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
@@ -31,11 +31,13 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402
 )
 
 from tests.conftest import write_tokenizer  # noqa: E402
-from viz_engine.engine import engine, models  # noqa: E402
-from viz_engine.engine.kernels import kernels  # noqa: E402
-from viz_engine.engine.models import Loaded  # noqa: E402
+from viz_engine.engine import generate  # noqa: E402
+from viz_engine.engine import load as engine_load  # noqa: E402
+from viz_engine.engine.kernels import build as kernels_build  # noqa: E402
+from viz_engine.engine.load import Loaded  # noqa: E402
 from viz_engine.paths import ROOT  # noqa: E402
-from viz_engine.run.events import RunLog, RunSettings  # noqa: E402
+from viz_engine.run.events import RunSettings  # noqa: E402
+from viz_engine.run.log import RunLog  # noqa: E402
 from viz_engine.text import UserError  # noqa: E402
 
 NUM_STEPS = 40  # after the prefill
@@ -258,8 +260,8 @@ def load(network: PreTrainedModel, folder: Path) -> Loaded:
     the rows: what is measured to be faster on a tiny model says nothing."""
     network.save_pretrained(folder)
     write_tokenizer(folder)
-    loaded = models.load(str(folder), "cpu", "float32")
-    loaded.compiled_attention = loaded.compiled_prefill = kernels.is_loaded()
+    loaded = engine_load.load(str(folder), "cpu", "float32")
+    loaded.compiled_attention = loaded.compiled_prefill = kernels_build.is_loaded()
     return loaded
 
 
@@ -300,7 +302,7 @@ def difference(network: PreTrainedModel, loaded: Loaded) -> tuple[float, str]:
     """The largest logit gap of all runs, and where the tokens part first ("" where nowhere)."""
     worst, parted = 0.0, ""
     for batch in (1, 3):
-        prompts = engine.encode(loaded, settings_of(batch, chunk_len=0))
+        prompts = generate.encode(loaded, settings_of(batch, chunk_len=0))
         # The same pads: some types take no mask, and read them.
         tokens, logits = generated(
             network, prompts, loaded.pad_token_id, use_cache=loaded.probed.cached
@@ -310,7 +312,7 @@ def difference(network: PreTrainedModel, loaded: Loaded) -> tuple[float, str]:
             settings = settings_of(batch, chunk_len=chunk_len, cache=cache)
             ours: list[torch.Tensor] = []
             take = lambda step, got, ours=ours: ours.append(got.clone())  # noqa: E731
-            log = RunLog.of(engine.generate(loaded, settings, run_id="r", on_logits=take))
+            log = RunLog.of(generate.generate(loaded, settings, run_id="r", on_logits=take))
             if log.finished.error is not None:
                 return worst, str(log.finished.error)
             mine = [[id for s in log.steps for id in s.token_ids[b]] for b in range(batch)]
@@ -329,7 +331,7 @@ def difference(network: PreTrainedModel, loaded: Loaded) -> tuple[float, str]:
 def sensitivity(network: PreTrainedModel, loaded: Loaded) -> float:
     """How far the last logits move when the embedding moves in its last digit. A random network
     that runs through its layers again and again can be chaotic: no two orders of sums agree."""
-    ids = torch.tensor([engine.encode(loaded, settings_of(1, chunk_len=0))[0]])
+    ids = torch.tensor([generate.encode(loaded, settings_of(1, chunk_len=0))[0]])
     weight = network.get_input_embeddings().weight
     before = weight.data.clone()
     with torch.inference_mode():
@@ -346,14 +348,16 @@ def outcome_of(model_type: str) -> Outcome:
     try:
         network = build(model_type)
     except Exception as error:
-        return Outcome(model_type=model_type, reason=f"not built: {models.first_line(error)}")
+        return Outcome(model_type=model_type, reason=f"not built: {engine_load.first_line(error)}")
     with tempfile.TemporaryDirectory() as folder:
         try:
             loaded = load(network, Path(folder))
         except UserError as error:
             return Outcome(model_type=model_type, reason=f"not served: {error.message.text('en')}")
         except Exception as error:
-            return Outcome(model_type=model_type, reason=f"not loaded: {models.first_line(error)}")
+            return Outcome(
+                model_type=model_type, reason=f"not loaded: {engine_load.first_line(error)}"
+            )
     notes = [str(part.reason) for part in loaded.probed.parts if not part.on]
     try:
         gap, reason = difference(network, loaded)
@@ -363,7 +367,7 @@ def outcome_of(model_type: str) -> Outcome:
             notes.append(f"Compared with torch's attention: the last digit of an embedding moves "
                          f"a logit by {moves:.0e}, so no other order of sums agrees.")  # fmt: skip
     except Exception as error:
-        gap, reason = None, f"generate fails: {models.first_line(error)}"
+        gap, reason = None, f"generate fails: {engine_load.first_line(error)}"
     kinds = [layer.kind for layer in loaded.spec.layers]
     return Outcome(
         model_type=model_type,

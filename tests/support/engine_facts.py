@@ -9,13 +9,14 @@ part is of a build with one cache for all layers; "# GPU blocks" is vLLM V0), fl
 import json
 import math
 import re
-from pathlib import Path
 
-from viz_engine.memory import engines, kv
+from viz_engine.memory import row_bytes as memory_row_bytes
+from viz_engine.memory import serving_engines
 from viz_engine.model import config, weights
 from viz_engine.model.config import ModelConfig
+from viz_engine.paths import ROOT
 
-FACTS = json.loads((Path(__file__).parent / "data" / "engine_facts.json").read_text("utf-8"))
+FACTS = json.loads((ROOT / "tests" / "data" / "engine_facts.json").read_text("utf-8"))
 GIB, MIB = 1024**3, 1024**2
 UNITS = {
     "GiB": GIB,
@@ -92,7 +93,7 @@ def available(fact: dict) -> float:
     total, share = s.get("usable_GiB"), 1.0
     if total is None:
         total, share = float(re.search(r"([\d.]+) GiB", s["gpu"])[1]), s["util"]
-    return engines.vllm_available_bytes(
+    return serving_engines.vllm_available_bytes(
         total * GIB,
         share,
         weight_bytes=s["weights_GiB"] * GIB,
@@ -123,10 +124,12 @@ def row_elements(fact: dict) -> float:
 def row_bytes(fact: dict) -> float:
     key, value = formats_of(fact)
     tp = fact["settings"].get("tp", 1)
-    return sum(kv.row_bytes(x, key, value, tp=tp).total for x in model_of(fact).layers)
+    return sum(
+        memory_row_bytes.row_bytes(x, key, value, tp=tp).total for x in model_of(fact).layers
+    )
 
 
-def llama(fact: dict) -> engines.LlamaCache:
+def llama(fact: dict) -> serving_engines.LlamaCache:
     s, (key, value) = fact["settings"], formats_of(fact)
     new = s.get("part") in SWA_BUILD_PARTS
     if key == "auto":
@@ -139,14 +142,14 @@ def llama(fact: dict) -> engines.LlamaCache:
         latent = "expanded"
     cross = re.search(r"(\S+) cross", s.get("kv_dtype", ""))
     state = s.get("state_dtype") or (key if fact["quantity"] == "state_bytes" else "f32")
-    return engines.llama_cache(
+    return serving_engines.llama_cache(
         model_of(fact),
         num_cells=s.get("ctx", 1),
         num_sequences=s.get("seqs", 1),
         k_format=key,
         v_format="f16" if value == "self" else value,
         micro_batch=s.get("ubatch", 512),
-        pad_cells=engines.PAD_CELLS if new else engines.OLD_PAD_CELLS,
+        pad_cells=serving_engines.PAD_CELLS if new else serving_engines.OLD_PAD_CELLS,
         window_cache=new and "swa-full" not in fact["model"],
         latent=latent,
         state_format=state,
@@ -155,9 +158,9 @@ def llama(fact: dict) -> engines.LlamaCache:
     )
 
 
-def sglang(fact: dict) -> engines.SglangPool:
+def sglang(fact: dict) -> serving_engines.SglangPool:
     s = fact["settings"]
-    return engines.sglang_pool(
+    return serving_engines.sglang_pool(
         model_of(fact),
         num_tokens=s.get("kv_tokens", 0),
         kv_format=formats_of(fact)[0],
@@ -169,20 +172,20 @@ def sglang(fact: dict) -> engines.SglangPool:
     )
 
 
-def vllm(fact: dict, max_model_len: int | None = None) -> engines.VllmPool:
+def vllm(fact: dict, max_model_len: int | None = None) -> serving_engines.VllmPool:
     s = fact["settings"]
     model = model_of(fact)
     states = any(x.conv_elements or x.recurrent_elements for x in model.layers)
     old = V0.search(fact["printed"])
     drafts = drafts_of(fact)
-    return engines.vllm_pool(
+    return serving_engines.vllm_pool(
         model,
         max_model_len=max_model_len or s.get("max_model_len") or s.get("ctx") or 1,
         kv_format=formats_of(fact)[0],
         tp=s.get("tp", 1),
         pp=1 if fact["quantity"] == "kv_total_bytes" else s.get("pp", 1),
         dcp=s.get("dcp", 1),
-        block_len=engines.VLLM_BLOCK_LEN if states else s.get("block_size", 16),
+        block_len=serving_engines.VLLM_BLOCK_LEN if states else s.get("block_size", 16),
         batched_tokens=s.get("max_num_batched_tokens") or 2048,
         hybrid=False if old else None,
         num_draft_layers=s.get("mtp_layers") or 0,
@@ -213,13 +216,13 @@ def kv_total(fact: dict) -> float:
     return row_bytes(fact) * s["ctx"] * s.get("seqs", 1)
 
 
-def trt(fact: dict) -> engines.TrtPool:
+def trt(fact: dict) -> serving_engines.TrtPool:
     s = fact["settings"]
-    return engines.trt_pool(
+    return serving_engines.trt_pool(
         model_of(fact),
         kv_format=formats_of(fact)[0],
         tp=s.get("tp", 1),
-        block_len=s.get("tokens_per_block", engines.TRT_BLOCK_LEN),
+        block_len=s.get("tokens_per_block", serving_engines.TRT_BLOCK_LEN),
     )
 
 
@@ -234,7 +237,9 @@ def state(fact: dict) -> float:
         return {"conv": pool.conv_bytes, "ssm": pool.recurrent_bytes}.get(part, whole)
     model = model_of(fact)
     formats = s.get("conv_dtype", model.dtype), s.get("ssm_dtype", model.recurrent_format)
-    return sum(kv.state_bytes(x, *formats, tp=s.get("tp", 1)).total for x in model.layers)
+    return sum(
+        memory_row_bytes.state_bytes(x, *formats, tp=s.get("tp", 1)).total for x in model.layers
+    )
 
 
 def blocks(fact: dict) -> float:
@@ -260,7 +265,7 @@ def tokens(fact: dict) -> float:
 
 def longest(fact: dict) -> int:
     s = fact["settings"]
-    return engines.vllm_longest(
+    return serving_engines.vllm_longest(
         model_of(fact),
         available_bytes(fact),
         upper=2**24,
@@ -319,7 +324,7 @@ def derived(fact: dict) -> dict[str, int]:
         found |= {"groups": len(pool.groups), "group_size": pool.group_size}
         found |= {"page_bytes": pool.page_bytes, "mamba_page_bytes": pool.state_page_bytes}
         found["attn_bytes_per_token"] = pool.page_bytes // pool.block_len
-        found["align"] = engines.VLLM_BLOCK_LEN
+        found["align"] = serving_engines.VLLM_BLOCK_LEN
         found["block_size"] = pool.block_len
     if states and "ssm_d_conv" in s:
         width, conv = states[0].conv_width, states[0].conv_elements

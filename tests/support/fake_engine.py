@@ -30,7 +30,7 @@ from viz_engine.run.events import (
     RunStarted,
     StepFinished,
 )
-from viz_engine.server import engine_process
+from viz_engine.server import supervisor
 from viz_engine.text import Message, UserError
 
 PIECE = 4  # tokens in a piece of prefill
@@ -60,7 +60,7 @@ def settings(model: str = "fake", **script: object) -> RunSettings:
 def spawn(mode: str = "") -> Callable:
     """What to give `Engine` so that this program is its engine process."""
     command = (sys.executable, "-m", "tests.support.fake_engine", mode)
-    return lambda on_line, on_exit: engine_process.ChildProcess(command, on_line, on_exit)
+    return lambda on_line, on_exit: supervisor.ChildProcess(command, on_line, on_exit)
 
 
 def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
@@ -235,8 +235,8 @@ def main() -> None:
     if mode == "die":
         os._exit(5)
     fakes = {
-        "viz_engine.engine.engine": types.SimpleNamespace(generate=generate),
-        "viz_engine.engine.models": types.SimpleNamespace(
+        "viz_engine.engine.generate": types.SimpleNamespace(generate=generate),
+        "viz_engine.engine.load": types.SimpleNamespace(
             load=load,
             devices=lambda: ["cpu"],
             choose_device=lambda wanted: ("cpu", None),

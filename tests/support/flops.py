@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from viz_engine.engine.kernels import kernels
+from viz_engine.engine.kernels import build
 
 
 def _packed(rows: list[int], weight: list[int], *args: object, **given: object) -> int:
@@ -17,5 +17,5 @@ def _attend(query: list[int], key: list[int], value: list[int], *args: object, *
 
 
 UNKNOWN = {torch.ops.mkldnn._linear_pointwise: _packed}
-if kernels.load() is None:
+if build.load() is None:
     UNKNOWN |= {torch.ops.second_token.linear: _packed, torch.ops.second_token.attend: _attend}

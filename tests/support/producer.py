@@ -14,11 +14,11 @@ from viz_engine.run.events import (
     Hardware,
     KVSample,
     RunFinished,
-    RunLog,
     RunSettings,
     RunStarted,
     StepFinished,
 )
+from viz_engine.run.log import RunLog
 
 WORDS = (
     " the", " sky", " is", " blue", " because", " light", " of", " short", " waves", ",", " 天空",

@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure
 
 from viz_engine.paths import ASSETS
 from viz_engine.view import charts
-from viz_engine.view.memory import memory_charts
+from viz_engine.view.memory import charts as memory_charts
 
 CSS = (ASSETS / "live_view.css").read_text("utf-8")
 NAMES = {"k": "k", "v": "v", "new": "new", "decode": "dec", "read": "read", "prefill": "pre"}

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from viz_engine.view import charts
-from viz_engine.view.race import race_charts
+from viz_engine.view.race import charts as race_charts
 
 WORDS = collections.defaultdict(lambda: "word", none="no cache", full="cache")
 COLOURS = charts.palette("dark")

@@ -15,7 +15,7 @@ print(d.report(RunLog.read(open('run.jsonl','rb').read())))"`
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from viz_engine.run.events import RunLog
+from viz_engine.run.log import RunLog
 from viz_engine.run.metrics import percentile
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)

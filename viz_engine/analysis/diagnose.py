@@ -20,7 +20,8 @@ from viz_engine.analysis import fits, roofline
 from viz_engine.analysis.roofline import StepPoint, step_points
 from viz_engine.run import metrics
 from viz_engine.run.ceilings import Ceilings
-from viz_engine.run.events import RunLog, Telemetry
+from viz_engine.run.events import Telemetry
+from viz_engine.run.log import RunLog
 from viz_engine.text import Message, mib
 
 CAUSES = ("compute", "bandwidth", "overhead", "allocation", "inefficiency")

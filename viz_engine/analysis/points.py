@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from viz_engine.analysis import roofline
 from viz_engine.run import metrics
-from viz_engine.run.events import RunLog
+from viz_engine.run.log import RunLog
 from viz_engine.run.sweep import SweepResult
 
 SPREAD_RUNS = 3  # from which percentiles are given

@@ -5,7 +5,7 @@ it, whatever their step numbers are. The cost of token 1 is that of the whole pr
 token's time is the gap since the token before it, so that the times add up to the wall time.
 
 Try it: `python -c "from viz_engine.analysis import race; \
-from viz_engine.run.race_log import RaceLog; \
+from viz_engine.run.race import RaceLog; \
 print(race.table(RaceLog.read(open('race.jsonl','rb').read()), 8))"`
 """
 
@@ -17,8 +17,9 @@ from dataclasses import dataclass, fields
 
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost, metrics
-from viz_engine.run.events import RunLog, StepFinished, Telemetry
-from viz_engine.run.race_log import CACHES, RaceLog
+from viz_engine.run.events import StepFinished, Telemetry
+from viz_engine.run.log import RunLog
+from viz_engine.run.race import CACHES, RaceLog
 from viz_engine.text import Message
 
 PARTS = (*CACHES, "ratio")

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from viz_engine.run import metrics
 from viz_engine.run.ceilings import Ceilings
-from viz_engine.run.events import RunLog, RunStarted
+from viz_engine.run.events import RunStarted
+from viz_engine.run.log import RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

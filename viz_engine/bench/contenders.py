@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from viz_engine.engine import engine, models
+from viz_engine.engine import generate, load
 from viz_engine.engine.cache.cache import Rows
 from viz_engine.engine.decode import Decoder
-from viz_engine.engine.models import DTYPES, Loaded
+from viz_engine.engine.load import DTYPES, Loaded
 
 
 def unique_bytes(network: torch.nn.Module) -> int:
@@ -34,7 +34,7 @@ class Ours:
     def prefill(self, ids: torch.Tensor, chunk_len: int) -> torch.Tensor:
         """Read `[B, T]` in pieces (0: in one); logits `[B, vocab]`."""
         batch, num_columns = ids.shape
-        self.rows = engine.new_rows(self.loaded, batch, num_columns)
+        self.rows = generate.new_rows(self.loaded, batch, num_columns)
         positions = torch.arange(num_columns).expand(batch, -1)
         step = chunk_len or num_columns
         for first in range(0, num_columns, step):
@@ -45,7 +45,7 @@ class Ours:
     def hold(self, source: Rows, batch: int, num_columns: int) -> None:
         """Take the first columns of `source`'s one sequence, `batch` times, and make ready."""
         self.batch, self.num_columns = batch, num_columns
-        self.rows = rows = engine.new_rows(self.loaded, batch, num_columns + 1)
+        self.rows = rows = generate.new_rows(self.loaded, batch, num_columns + 1)
         self.decoder = Decoder(
             self.loaded,
             self._forward,
@@ -55,7 +55,7 @@ class Ours:
             eager=False,
             clock=time.perf_counter_ns,
         )
-        self.decoder.make_ready(lambda num: engine.new_rows(self.loaded, batch, num))
+        self.decoder.make_ready(lambda num: generate.new_rows(self.loaded, batch, num))
         for own, layer in zip(rows.layers, source.layers, strict=True):
             own.keys[:, :, :num_columns] = layer.keys[:, :, :num_columns]
             own.values[:, :, :num_columns] = layer.values[:, :, :num_columns]
@@ -87,7 +87,7 @@ class Ours:
         return torch.cat(seen).float()
 
     def _forward(self, *step: object) -> torch.Tensor:
-        return engine.forward(self.loaded, *step)
+        return generate.forward(self.loaded, *step)
 
 
 class Transformers:
@@ -183,7 +183,7 @@ def write_gguf(path: Path) -> None:
     """The packaged model's weights, as this engine has them (bfloat16), in float16."""
     from gguf import GGUFReader, GGUFWriter, dequantize
 
-    reader = GGUFReader(models.packaged_gguf())
+    reader = GGUFReader(load.packaged_gguf())
     writer = GGUFWriter(path, "llama")
     made = ("general.architecture", "general.file_type", "general.quantization_version")
     for name, field in reader.fields.items():

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from viz_engine.memory import devices, engines, kv, logs, memory, reserve
+from viz_engine.memory import devices, plan, reserve, row_bytes, server_log, serving_engines
 from viz_engine.memory.reserve import Settings
 from viz_engine.model import config, weights
 from viz_engine.model.config import ModelConfig
@@ -35,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--context", type=int, default=8192, metavar="N", help="tokens of each sequence")
     add("--sequences", type=int, default=1, metavar="N", help="sequences at once")
-    formats = "auto, " + ", ".join(kv.FORMATS)
+    formats = "auto, " + ", ".join(row_bytes.FORMATS)
     add("--kv-dtype", default="auto", metavar="TYPE", help=f"K, or K/V apart: {formats}")
     add("--weight-dtype", default="auto", metavar="TYPE", help=", ".join(weights.FORMATS))
     add("--parameters", type=int, metavar="N", help="where the config does not tell their number")
     add("--tp", type=int, default=1, metavar="N", help="tensor parallel")
     add("--pp", type=int, default=1, metavar="N", help="pipeline stages")
     add("--dcp", type=int, default=1, metavar="N", help="decode-context parallel")
-    add("--engine", default="exact", choices=engines.ENGINES)
+    add("--engine", default="exact", choices=serving_engines.ENGINES)
     add("--block-size", type=int, metavar="N", help="tokens in a block or page")
     add("--batched-tokens", type=int, metavar="N", help="tokens in one forward")
     add("--draft-layers", action="store_true", help="multi-token-prediction layers too")
@@ -103,7 +103,7 @@ def _bytes_of(path: str) -> bytes:
 
 def _log_lines(args: argparse.Namespace) -> str:
     """A log's numbers beside ours, as lines or as JSON."""
-    log = logs.read(_bytes_of(args.log).decode("utf-8", "replace"))
+    log = server_log.read(_bytes_of(args.log).decode("utf-8", "replace"))
     rows = [
         {
             "line": found.finding.line_number,
@@ -117,7 +117,7 @@ def _log_lines(args: argparse.Namespace) -> str:
             "meaning": str(found.finding.meaning),
             "cause": None if found.cause is None else str(found.cause),
         }
-        for found in logs.compare(log, _model(args))
+        for found in server_log.compare(log, _model(args))
     ]
     if args.json:
         return json.dumps({"engine": log.engine, "numbers": rows}, indent=1, ensure_ascii=False)
@@ -172,7 +172,7 @@ def size(
     """
     found = _found(model)
     asked = Settings(context_len=context_len, **settings)
-    made = memory.plan(found, asked)
+    made = plan.plan(found, asked)
     answer: dict[str, object] = {
         "model": found.name,
         "engine": asked.engine,
@@ -232,7 +232,7 @@ def _predicted(value: object, unit: str, source: str) -> Quantity:
     return {"value": value, "unit": unit, "how": "predicted", "source": source}
 
 
-def _part(part: memory.Part) -> Quantity:
+def _part(part: plan.Part) -> Quantity:
     found = _predicted(part.num_bytes, "bytes", str(part.formula))
     if part.is_estimate:
         found |= {"how": "estimate", "low": part.low, "high": part.high}
@@ -252,7 +252,7 @@ def _engine_view(model: ModelConfig, asked: Settings) -> dict[str, object]:
             ),
         }
     if asked.engine == "tensorrt-llm":
-        pool = engines.trt_pool(model, kv_format=asked.kv_format, tp=asked.tp, pp=asked.pp)
+        pool = serving_engines.trt_pool(model, kv_format=asked.kv_format, tp=asked.tp, pp=asked.pp)
         source = f"{pool.block_len} tokens of all layers"
         return {"trt_block_bytes": _predicted(pool.block_bytes, "bytes", source)}
     return {}
@@ -261,7 +261,7 @@ def _engine_view(model: ModelConfig, asked: Settings) -> dict[str, object]:
 def _fit(
     model: ModelConfig,
     asked: Settings,
-    made: memory.Plan,
+    made: plan.Plan,
     gpu: str | None,
     memory_bytes: int | None,
 ) -> dict[str, object]:
@@ -275,13 +275,13 @@ def _fit(
     answer: dict[str, object] = {
         "memory_bytes": {"value": memory_bytes, "unit": "bytes", "how": how, "source": source},
         "budget_bytes": _predicted(
-            memory.budget_bytes(asked, memory_bytes), "bytes", "the share that the engine uses"
+            plan.budget_bytes(asked, memory_bytes), "bytes", "the share that the engine uses"
         ),
         "fits": made.fits(memory_bytes),
     }
     for name, unit, find in (
-        ("longest_context", "tokens of each sequence", memory.longest_context),
-        ("most_sequences", "sequences", memory.most_sequences),
+        ("longest_context", "tokens of each sequence", plan.longest_context),
+        ("most_sequences", "sequences", plan.most_sequences),
     ):
         limit = find(model, asked, memory_bytes)
         answer[name] = _predicted(limit.value, unit, "no limit" if limit.unbounded else "inverse")
@@ -292,7 +292,7 @@ def _fit(
                 "total_bytes": option.plan.total_bytes,
                 "fits": option.fits,
             }
-            for option in memory.options_to_fit(model, asked, memory_bytes)
+            for option in plan.options_to_fit(model, asked, memory_bytes)
         ]
     return answer
 

@@ -14,9 +14,9 @@ from statistics import median
 
 import torch
 
-from viz_engine.engine.kernels import kernels, linear
-from viz_engine.engine.models import DTYPES
-from viz_engine.run import hardware
+from viz_engine.engine.kernels import build, linear
+from viz_engine.engine.load import DTYPES
+from viz_engine.run import machine as run_machine
 from viz_engine.run.ceilings import Ceiling, Ceilings
 
 BUFFER_BYTES = 256 * 2**20
@@ -35,7 +35,7 @@ def measure(
 ) -> Ceilings:
     """The ceilings of `device`, on as many threads as torch uses. About five seconds on two
     cores. Takes three times `buffer_bytes` of memory, less where there is less."""
-    free = hardware.available_bytes()
+    free = run_machine.available_bytes()
     while not device.startswith("cuda") and 4 * buffer_bytes > free and buffer_bytes > 2**20:
         buffer_bytes //= 2
     reads = {
@@ -83,7 +83,7 @@ def _rate(dtype: str, device: str, sizes: tuple[int, ...], most_s: float) -> Cei
     this program's own) at several sizes; a size is left out where the one before says that it would
     take too long."""
     found: list[Ceiling] = []
-    kernels.load()
+    build.load()
     for size in sizes:
         if found and 2 * size**3 / max(one.per_s for one in found) > most_s / MIN_TRIES:
             break
@@ -92,8 +92,8 @@ def _rate(dtype: str, device: str, sizes: tuple[int, ...], most_s: float) -> Cei
             "mm": lambda left=left: torch.mm(left, left),
             "linear": lambda left=left: torch.nn.functional.linear(left, left),
         }
-        if kernels.takes_weight(left):
-            products["own"] = lambda left=left: kernels.linear(left, left, None)
+        if build.takes_weight(left):
+            products["own"] = lambda left=left: build.linear(left, left, None)
         for name, work in products.items():
             with linear.onednn(True):
                 took = _tries(work, device, most_s / 2)

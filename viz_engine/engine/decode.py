@@ -13,10 +13,10 @@ from contextlib import contextmanager
 import torch
 
 from viz_engine.engine.cache.cache import Rows
+from viz_engine.engine.compatibility import first_line
 from viz_engine.engine.kernels import linear
 from viz_engine.engine.kernels.attention import compiled
-from viz_engine.engine.models import Loaded
-from viz_engine.engine.probe import first_line
+from viz_engine.engine.load import Loaded
 from viz_engine.engine.trace import Traced, trace
 from viz_engine.run.events import EnginePart
 from viz_engine.text import Message

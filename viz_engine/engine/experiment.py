@@ -1,14 +1,14 @@
 """Several runs made here, in this process, one after the other: sweeps by turns.
 
-It knows nothing of queues; a server makes the same runs in its own (server/sweep_job.py).
+It knows nothing of queues; a server makes the same runs in its own (server/sweeps.py).
 """
 
 import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from viz_engine.engine import engine
-from viz_engine.run.events import RunLog
+from viz_engine.engine import generate
+from viz_engine.run.log import RunLog
 from viz_engine.run.sweep import Sweep, SweepResult, SweepSettings
 from viz_engine.text import UserError
 
@@ -45,7 +45,7 @@ def _advance(loaded: object, sweep: Sweep, say: Say) -> bool:
     log, error = RunLog(), None
     rest = {"cancelled": lambda: time.monotonic() > stop_at, "samples": "none"}
     try:
-        for event in engine.generate(loaded, run, run_id=uuid.uuid4().hex, **rest):
+        for event in generate.generate(loaded, run, run_id=uuid.uuid4().hex, **rest):
             if log.started is None:  # loading and warm-up are not in the budget
                 stop_at = time.monotonic() + sweep.left_s
             log.append(event)

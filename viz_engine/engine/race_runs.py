@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from viz_engine.engine import engine
+from viz_engine.engine import generate
 from viz_engine.engine.kernels.attention import AttentionLook
-from viz_engine.engine.models import Loaded
+from viz_engine.engine.load import Loaded
 from viz_engine.run import checks
 from viz_engine.run.command import race_command
-from viz_engine.run.events import Event, RunFinished, RunLog, RunSettings
-from viz_engine.run.race_log import (
+from viz_engine.run.events import Event, RunFinished, RunSettings
+from viz_engine.run.log import RunLog
+from viz_engine.run.race import (
     CACHES,
     LaneStarted,
     LogitsCompared,
@@ -67,7 +68,7 @@ def race(
     except UserError as refused:
         error = refused.message
     except Exception as caught:
-        error = engine.explain(caught)
+        error = generate.explain(caught)
     yield RaceFinished(finish_reason="error" if error else reason, error=error)
 
 
@@ -84,8 +85,8 @@ def _warm_up(loaded: Loaded, settings: RunSettings, cancelled: Callable[[], bool
         )
         asked = {"cancelled": cancelled, "samples": "none"}
         # Refusals are of the whole race, so the whole length is asked for first.
-        next(engine.generate(loaded, lane_settings(settings, cache), run_id="", **asked))
-        for event in engine.generate(loaded, short, run_id="warm-up", **asked):
+        next(generate.generate(loaded, lane_settings(settings, cache), run_id="", **asked))
+        for event in generate.generate(loaded, short, run_id="warm-up", **asked):
             if isinstance(event, RunFinished) and event.error is not None:
                 raise UserError(event.error.key, **event.error.params)
 
@@ -154,7 +155,7 @@ class _Race:
 
     def _generate(self, cache: str, name: str, **given: object) -> Iterator[Event]:
         settings = given.pop("settings", lane_settings(self.settings.run, cache))
-        return engine.generate(
+        return generate.generate(
             self.loaded,
             settings,
             run_id=f"{self.race_id}-{name}",
@@ -223,12 +224,12 @@ class _Race:
 
     def _keys(self, ids: list[int]) -> list[torch.Tensor]:
         """The keys of each layer `[H, rows, D]` after one forward of a prompt."""
-        rows = engine.new_rows(self.loaded, 1, len(ids))
+        rows = generate.new_rows(self.loaded, 1, len(ids))
         rows.reserve(len(ids))
         device = self.loaded.device
         tokens = torch.tensor([ids], device=device)
         positions = torch.arange(len(ids), device=device)[None]
-        engine.forward(self.loaded, tokens, positions, None, rows)
+        generate.forward(self.loaded, tokens, positions, None, rows)
         return [layer.keys[0, :, : len(ids)].float().cpu() for layer in rows.layers]
 
 

@@ -16,9 +16,9 @@ from transformers import AttentionMaskInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from viz_engine.engine.cache.cache import Rows
+from viz_engine.engine.compatibility import call
 from viz_engine.engine.kernels import linear
 from viz_engine.engine.kernels.attention import ATTENTION, register
-from viz_engine.engine.probe import call
 
 
 class Slot(CacheLayerMixin):

@@ -3,7 +3,7 @@
 `python -m viz_engine.engine.worker` speaks JSON lines over its stdin and stdout and ends when its
 stdin does. It takes {"op": "run" | "race" | "cancel" | "prepare" | "measure"} and says ready,
 alive, progress, event, refused, done and measured. It knows nothing of queues or visitors;
-`engine_process` starts and watches it.
+`server/supervisor.py` starts and watches it.
 
 Try it: `(echo '{"op":"prepare"}'; sleep 20) | python -m viz_engine.engine.worker`
 """
@@ -19,10 +19,11 @@ import traceback
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from viz_engine.run import hardware
+from viz_engine.run import machine as run_machine
 from viz_engine.run.ceilings import save
-from viz_engine.run.events import RunSettings, settings_from_dict, to_line
-from viz_engine.run.race_log import RaceSettings
+from viz_engine.run.codec import settings_from_dict, to_line
+from viz_engine.run.events import RunSettings
+from viz_engine.run.race import RaceSettings
 from viz_engine.text import Message, UserError
 
 BEAT_S = 1.0  # between signs of life
@@ -73,17 +74,17 @@ class _Child:
     def serve(self) -> None:
         problem = None
         parts: tuple = ()
-        hardware.share_cores()
+        run_machine.share_cores()
         try:
-            from viz_engine.engine import engine, models
+            from viz_engine.engine import generate, load
 
-            parts = (engine, models)
-            memory_bytes = hardware.memory_bytes()
-            device, _ = models.choose_device("auto")
-            dtype, _ = models.choose_dtype("auto", device)
+            parts = (generate, load)
+            memory_bytes = run_machine.memory_bytes()
+            device, _ = load.choose_device("auto")
+            dtype, _ = load.choose_dtype("auto", device)
             self.send(
                 "ready",
-                devices=models.devices(),
+                devices=load.devices(),
                 device=device,
                 dtype=dtype,
                 memory_bytes=memory_bytes,
@@ -176,7 +177,7 @@ class _Child:
 
 
 def _default_model() -> str:
-    from viz_engine.model.model_files import DEFAULT_MODEL
+    from viz_engine.model.files import DEFAULT_MODEL
 
     return DEFAULT_MODEL
 

@@ -1,7 +1,7 @@
 """How many people a memory pool serves, and how fast a step can be at best. Predictions only.
 
 Little's law for the first, bytes over bandwidth and FLOPs over rate for the second. It works on
-plain numbers: what a model reads and keeps is `memory.py`'s and `cost.py`'s to say.
+plain numbers: what a model reads and keeps is `plan.py`'s and `cost.py`'s to say.
 
 Try it: `python -c "from viz_engine.memory import capacity; \
 print(capacity.served(14, 20.0, think_s=30))"`

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from viz_engine.paths import ASSETS
-from viz_engine.run.hardware import cpu_name, memory_bytes
+from viz_engine.run.machine import cpu_name, memory_bytes
 
 TABLE = ASSETS / "hardware.json"
 

@@ -9,7 +9,8 @@ Try it: `python -m viz_engine size --model gemma-3-12b --context 32768 --engine 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from viz_engine.memory import engines, kv
+from viz_engine.memory import row_bytes as memory_row_bytes
+from viz_engine.memory import serving_engines
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.spec import LayerSpec
 from viz_engine.text import Message, UserError, grouped
@@ -99,9 +100,9 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
                 least=grouped(least),
                 most=grouped(most),
             )
-    if settings.engine not in engines.ENGINES:
+    if settings.engine not in serving_engines.ENGINES:
         raise UserError(
-            "error.size_engine", name=settings.engine[:40], known=", ".join(engines.ENGINES)
+            "error.size_engine", name=settings.engine[:40], known=", ".join(serving_engines.ENGINES)
         )
     share = settings.utilization
     if share is not None and not 0 < share <= 1:
@@ -109,8 +110,8 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
     if settings.tp % settings.dcp:
         raise UserError("error.size_dcp", dcp=settings.dcp, tp=settings.tp)
     key, value = formats(model, settings)
-    if key != value and settings.engine not in engines.APART:
-        known = ", ".join(engines.APART)
+    if key != value and settings.engine not in serving_engines.APART:
+        known = ", ".join(serving_engines.APART)
         raise UserError("error.size_v_format", engine=settings.engine, known=known)
     for layer in model.layer_counts:
         heads = layer.num_kv_heads
@@ -121,20 +122,22 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
 
 def formats(model: ModelConfig, settings: Settings) -> tuple[str, str]:
     """Number formats of K and of V."""
-    dtype = engines.served_dtype(model, settings.engine)
-    key = kv.format_name(dtype if settings.kv_format == "auto" else settings.kv_format)
+    dtype = serving_engines.served_dtype(model, settings.engine)
+    key = memory_row_bytes.format_name(
+        dtype if settings.kv_format == "auto" else settings.kv_format
+    )
     if settings.engine == "llama.cpp" and settings.kv_format == "auto":
         key = "f16"  # llama.cpp's default whatever the model's type
-    value = key if settings.v_format is None else kv.format_name(settings.v_format)
+    value = key if settings.v_format is None else memory_row_bytes.format_name(settings.v_format)
     if settings.engine == "sglang":
-        return engines.sglang_format(key), engines.sglang_format(value)
+        return serving_engines.sglang_format(key), serving_engines.sglang_format(value)
     return key, value
 
 
 def stage(model: ModelConfig, settings: Settings) -> Mapping[LayerSpec, int]:
     """The layers of the pipeline stage that holds most: how many there are of each sort."""
     drafts = model.draft_layers if settings.draft_layers else ()
-    stages = engines.stage_counts(model, settings.pp, drafts + model.cross_layers)
+    stages = serving_engines.stage_counts(model, settings.pp, drafts + model.cross_layers)
     return max(stages, key=lambda s: sum(num * x.row_elements for x, num in s.items()))
 
 
@@ -147,7 +150,7 @@ def kinds(model: ModelConfig, settings: Settings) -> tuple[KindRow, ...]:
     counts = stage(model, settings)
     rows_found, states_found = [], []
     for layer, num in counts.items():
-        row = kv.row_bytes(layer, k_format, v_format, tp=settings.tp).total
+        row = memory_row_bytes.row_bytes(layer, k_format, v_format, tp=settings.tp).total
         if row:
             rows, spare = _rows(layer, settings)
             total = num * (rows * settings.num_sequences + spare) * row
@@ -173,28 +176,30 @@ def _rows(layer: LayerSpec, settings: Settings) -> tuple[int, int]:
     length = -(-length // settings.dcp)
     if engine == "sglang":
         page = settings.block_len or 1
-        return engines.pad(length, page), page
+        return serving_engines.pad(length, page), page
     if engine == "tensorrt-llm":
-        return engines.pad(length, settings.block_len or engines.TRT_BLOCK_LEN), 0
+        return serving_engines.pad(length, settings.block_len or serving_engines.TRT_BLOCK_LEN), 0
     return length, 0
 
 
 def _llama_rows(layer: LayerSpec, settings: Settings) -> int:
     """Cells of one of the slots: llama.cpp's context is shared by all slots."""
-    length = engines.pad(settings.context_len, engines.PAD_CELLS)
+    length = serving_engines.pad(settings.context_len, serving_engines.PAD_CELLS)
     if layer.window is None or not settings.window_cache:
         return length
-    micro_batch = settings.batched_tokens or engines.MICRO_BATCH
-    return engines.pad(min(length, layer.window + micro_batch), engines.PAD_CELLS)
+    micro_batch = settings.batched_tokens or serving_engines.MICRO_BATCH
+    return serving_engines.pad(min(length, layer.window + micro_batch), serving_engines.PAD_CELLS)
 
 
 def _state(layer: LayerSpec, model: ModelConfig, settings: Settings) -> int:
     """Bytes of one sequence's state in a layer."""
     if settings.engine == "llama.cpp":
-        return kv.state_bytes(layer, "f32", "f32").total * (1 + settings.num_draft_tokens)
-    return kv.state_bytes(
+        return memory_row_bytes.state_bytes(layer, "f32", "f32").total * (
+            1 + settings.num_draft_tokens
+        )
+    return memory_row_bytes.state_bytes(
         layer,
-        engines.served_dtype(model, settings.engine),
+        serving_engines.served_dtype(model, settings.engine),
         model.recurrent_format,
         tp=settings.tp,
         extra_columns=settings.num_draft_tokens,
@@ -205,7 +210,7 @@ def _vllm_kinds(model: ModelConfig, settings: Settings) -> tuple[KindRow, ...]:
     pool = vllm_pool(model, settings)
     layers = stage(model, settings)
     k_format, _ = formats(model, settings)
-    found: dict[str, list[engines.VllmGroup]] = {}
+    found: dict[str, list[serving_engines.VllmGroup]] = {}
     for group in pool.groups:
         found.setdefault(group.kind, []).append(group)
     rows = []
@@ -213,7 +218,11 @@ def _vllm_kinds(model: ModelConfig, settings: Settings) -> tuple[KindRow, ...]:
         blocks = sum(group.blocks_per_request for group in groups)
         total = settings.num_sequences * blocks * pool.block_bytes
         layer = next((x for x in layers if x.kind == kind and x.num_kv_heads), None)
-        row = 0 if layer is None else kv.row_bytes(layer, k_format, k_format, tp=settings.tp).total
+        row = (
+            0
+            if layer is None
+            else memory_row_bytes.row_bytes(layer, k_format, k_format, tp=settings.tp).total
+        )
         held = 0 if kind == "state" else groups[0].blocks_per_request * groups[0].block_len
         state = pool.page_bytes * groups[0].blocks_per_request if kind == "state" else 0
         num = sum(group.num_layers for group in groups)
@@ -222,17 +231,17 @@ def _vllm_kinds(model: ModelConfig, settings: Settings) -> tuple[KindRow, ...]:
     return tuple(rows)
 
 
-def vllm_pool(model: ModelConfig, settings: Settings) -> engines.VllmPool:
+def vllm_pool(model: ModelConfig, settings: Settings) -> serving_engines.VllmPool:
     """vLLM's pool for these settings."""
-    return engines.vllm_pool(
+    return serving_engines.vllm_pool(
         model,
         max_model_len=settings.context_len,
         kv_format=settings.kv_format,
         tp=settings.tp,
         pp=settings.pp,
         dcp=settings.dcp,
-        block_len=settings.block_len or engines.VLLM_BLOCK_LEN,
-        batched_tokens=settings.batched_tokens or engines.VLLM_BATCHED_TOKENS,
+        block_len=settings.block_len or serving_engines.VLLM_BLOCK_LEN,
+        batched_tokens=settings.batched_tokens or serving_engines.VLLM_BATCHED_TOKENS,
         hybrid=None if settings.window_cache else False,
         num_draft_layers=len(model.draft_layers) if settings.draft_layers else 0,
         num_draft_tokens=settings.num_draft_tokens,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from viz_engine.model import config_keys, layer_kinds, layer_rows, quantization, weights
+from viz_engine.model import config_keys, layer_kinds, layer_sizes, quantization, weights
 from viz_engine.model.config_keys import (
     CONTEXT,
     HEAD_DIM,
@@ -105,7 +105,7 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     num_layers = layer_kinds.num_layers_of(keys)
     hidden = keys.needed("hidden_size", HIDDEN)
     kinds = layer_kinds.kinds_of(keys, num_layers, warnings)
-    layers = layer_rows.layers_of(keys, kinds, hidden, whole, warnings)
+    layers = layer_sizes.layers_of(keys, kinds, hidden, whole, warnings)
     num_draft = keys.number("num_draft_layers", DRAFT_LAYERS, least=0, most=64) or 0
     grown = next((x for x in reversed(layers) if x.kind in ("full", "latent")), None)
     dtype = _dtype(whole, text, warnings)
@@ -136,18 +136,18 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         layers=layers,
         layer_counts=Counter(layers),
         draft_layers=(grown,) * num_draft if grown else (),
-        cross_layers=layer_rows.cross_layers_of(keys, layers),
+        cross_layers=layer_sizes.cross_layers_of(keys, layers),
         hidden_size=hidden,
         num_query_heads=keys.number("num_query_heads", HEADS),
         head_dim=keys.number("head_dim", HEAD_DIM),
         vocab_size=keys.number("vocab_size", VOCAB, most=2**24),
         max_context_len=context,
         dtype=dtype,
-        recurrent_format=layer_rows.recurrent_format(keys, layers, dtype),
+        recurrent_format=layer_sizes.recurrent_format(keys, layers, dtype),
         weights=described,
         stored=stored,
         mlp_width=weights.widest(described or ()) or 4 * hidden,
-        rope_cache_numbers=layer_rows.rope_cache_numbers(keys, layers, context),
+        rope_cache_numbers=layer_sizes.rope_cache_numbers(keys, layers, context),
         derivations=tuple(keys.derivations),
         warnings=tuple(warnings),
     )

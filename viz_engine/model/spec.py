@@ -1,8 +1,8 @@
 """ModelSpec: the sizes of a model's layers, of what each keeps from token to token, of its weights.
 
 Of the Llama family (llama, mistral, qwen2, qwen3; all layers with full attention) config.json says
-all of it. Of any other type the loaded model is asked (`probe.py`); its weights are then counted
-and no formula stands for them. It knows nothing of dtypes, batches or time.
+all of it. Of any other type the loaded model is asked (`engine/compatibility.py`); its weights are
+then counted and no formula stands for them. It knows nothing of dtypes, batches or time.
 
 Try it: `python -c "import json; from viz_engine.model.spec import ModelSpec; \
 print(ModelSpec.from_config(json.load(open('config.json')), name='mine'))"`

@@ -3,7 +3,7 @@
 Asked before anything starts, by the page and by the engine alike, so it knows no torch and looks
 at no machine: whoever asks says how much memory there is.
 
-Try it: tests/engine/test_engine.py lists every refusal.
+Try it: tests/engine/test_generate.py lists every refusal.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost
 from viz_engine.run.events import MAX_BATCH, MAX_INT, RunSettings
-from viz_engine.run.race_log import MAX_REPEATS, RaceSettings
+from viz_engine.run.race import MAX_REPEATS, RaceSettings
 from viz_engine.text import UserError, mib
 
 CACHES = ("full", "none")

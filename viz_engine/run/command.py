@@ -11,11 +11,11 @@ import re
 import shlex
 from dataclasses import MISSING, fields
 
-from viz_engine.model.model_files import DEFAULT_MODEL
-from viz_engine.model.prompt import FILLERS
+from viz_engine.model.files import DEFAULT_MODEL
+from viz_engine.model.tokenizer import FILLERS
 from viz_engine.run.checks import CACHES
 from viz_engine.run.events import RunSettings
-from viz_engine.run.race_log import MAX_REPEATS, RaceSettings
+from viz_engine.run.race import MAX_REPEATS, RaceSettings
 
 PROGRAM = ("python", "-m", "viz_engine", "record")
 # What is asked of a document when only its length is given.

@@ -11,7 +11,8 @@ print(metrics.summary(RunLog.read(open('run.jsonl','rb').read())))"`
 from dataclasses import dataclass
 
 from viz_engine.run import cost
-from viz_engine.run.events import RunLog, RunStarted, StepFinished
+from viz_engine.run.events import RunStarted, StepFinished
+from viz_engine.run.log import RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 comes of it.
 
 `SweepSettings` says what, `Sweep` chooses the next run that fits the budget, `SweepResult` is the
-runs with the settings, one file. Who makes the runs (the command line, `sweep_job` on a server)
+runs with the settings, one file. Who makes the runs (the command line, `sweeps` on a server)
 is not known here.
 
 Try it: `python -m viz_engine sweep --what ttft --budget 60 --out sweep.jsonl`
@@ -17,19 +17,9 @@ from dataclasses import dataclass, field
 from viz_engine.run import ceilings
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.checks import check_settings
-from viz_engine.run.events import (
-    MAX_BATCH,
-    MAX_FILE_BYTES,
-    KVSample,
-    LogError,
-    RunLog,
-    RunSettings,
-    RunStarted,
-    check_first_line,
-    from_line,
-    settings_from_dict,
-    settings_to_dict,
-)
+from viz_engine.run.codec import from_line, settings_from_dict, settings_to_dict
+from viz_engine.run.events import MAX_BATCH, KVSample, RunSettings, RunStarted
+from viz_engine.run.log import MAX_FILE_BYTES, LogError, RunLog, check_first_line
 from viz_engine.text import Message, UserError
 
 SCHEMA = 1

@@ -1,7 +1,7 @@
 """The routes of the live view: ping, snapshot, socket and cancel of a run, beside Streamlit's own.
 
 Streamlit checks no Origin on routes that are not its own: `same_origin` does. Nothing here knows
-what is in a frame (live) or who draws it (kv_matrix).
+what is in a frame (registry) or who draws it (view).
 
 Try it: `streamlit run app.py`, then `curl localhost:8501/api/runs/<id>/snapshot`
 """
@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from viz_engine.server.live import Registry, Run, frame, registry
+from viz_engine.server.registry import Registry, Run, frame, registry
 from viz_engine.text import t
 
 UNKNOWN_RUN, BAD_REQUEST = 4404, 4400  # close codes of the socket

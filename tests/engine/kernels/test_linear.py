@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from viz_engine.engine.kernels import attention, linear
-from viz_engine.engine.kernels import kernels as own_kernels
+from viz_engine.engine.kernels import build as own_kernels
 from viz_engine.text import Message
 
 SIZES = ((1024, 2048), (2048, 1024), (4096, 1024))

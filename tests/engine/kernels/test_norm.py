@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.support import architectures
-from viz_engine.engine.kernels import kernels, norm
-from viz_engine.engine.models import Loaded
+from viz_engine.engine.kernels import build, norm
+from viz_engine.engine.load import Loaded
 from viz_engine.text import Message
 
 WIDTH, HALF = 64, torch.bfloat16
@@ -100,7 +100,7 @@ def test_without_kernels_or_on_a_gpu_the_model_is_left_alone(
     module = Like()
     assert norm.choose(module, "cuda:0", HALF).reason.key == "part.compiled_norm_plain"
     why = Message(key="part.compiled_no_compiler")
-    monkeypatch.setattr(kernels, "_state", {"why": why})
+    monkeypatch.setattr(build, "_state", {"why": why})
     assert norm.choose(module, "cpu", HALF).reason == why
     assert "forward" not in vars(module)
 
@@ -124,7 +124,7 @@ def test_others_keep_what_is_not_such_a_norm(model_type: str) -> None:
 def test_the_product_is_llamas_norm_for_rows_of_any_shape(shape: tuple[int, ...]) -> None:
     torch.manual_seed(2)
     module, x = Like(eps=1e-3), (torch.randn(shape) * 0.1).to(HALF)
-    got, expected = kernels.rms_norm(x, module.weight, 1e-3), module(x)
+    got, expected = build.rms_norm(x, module.weight, 1e-3), module(x)
     assert got.shape == expected.shape and got.dtype == HALF
     assert torch.allclose(got, expected, rtol=norm.LAST_DIGIT, atol=1e-6)
 
@@ -138,4 +138,4 @@ def test_wrong_sizes_are_an_error() -> None:
         (torch.ones(2, 64).bfloat16(), torch.ones(1, 64).bfloat16()),
     ):
         with pytest.raises(RuntimeError):
-            kernels.rms_norm(x, weight, 1e-5)
+            build.rms_norm(x, weight, 1e-5)

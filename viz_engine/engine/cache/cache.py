@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from viz_engine.engine.kernels import kernels
+from viz_engine.engine.kernels import build
 from viz_engine.engine.kernels.attention import RowReads
 from viz_engine.model.spec import LayerSpec
 from viz_engine.run.cost import BLOCK_LEN, block_columns, slab_columns
@@ -211,7 +211,7 @@ class Slab:
         start = max(first, self.origin)
         where = start - self.origin, stop - self.origin
         if self._compiled:
-            levels = kernels.levels(self.keys, self.values, *where).numpy()
+            levels = build.levels(self.keys, self.values, *where).numpy()
         else:
             both = (self.keys[:, :, :, slice(*where)], self.values[:, :, :, slice(*where)])
             levels = _levels(np.stack([_norms(t) for t in both]))
@@ -224,7 +224,7 @@ class Slab:
     def _allocate(self, capacity: int) -> None:
         self.keys = torch.empty((*self._shape, capacity, self._spec.key_dim), **self._like)
         self.values = torch.empty((*self._shape, capacity, self._spec.value_dim), **self._like)
-        self._compiled = kernels.takes_rows(self.keys, self.values, None)
+        self._compiled = build.takes_rows(self.keys, self.values, None)
         for index, layer in enumerate(self.layers):
             layer.keys, layer.values = self.keys[index], self.values[index]
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from viz_engine.engine.kernels import kernels
+from viz_engine.engine.kernels import build
 from viz_engine.run.events import EnginePart
 from viz_engine.text import Message
 
@@ -131,12 +131,12 @@ def choose(
     num_heads, width, value_width = sizes
     if device != "cpu" or not own_attention or not num_heads or not num_query_heads:
         return _both_off(Message(key="part.compiled_not_ours"))
-    if why := kernels.load():
+    if why := build.load():
         return _both_off(why)
     queries = torch.ones(1, num_query_heads, PIECE, width, dtype=dtype)
     key = torch.ones(1, num_heads, PROBED_ROWS, width, dtype=dtype)
     value = torch.ones(1, num_heads, PROBED_ROWS, value_width, dtype=dtype)
-    if num_query_heads % num_heads or not kernels.takes_rows(key, value, None):
+    if num_query_heads % num_heads or not build.takes_rows(key, value, None):
         return _both_off(Message(key="part.compiled_widths"))
     mask = torch.ones(PIECE, PROBED_ROWS, dtype=torch.bool).tril(PROBED_ROWS - PIECE)[None, None]
     one = (queries[:, :, :1], key, value, None, None)
@@ -144,9 +144,9 @@ def choose(
     ways = {"decode": (_one_query, one), "prefill": (_many_queries, piece)}
     with torch.inference_mode(), in_float32(widen):
         decode, prefill = (
-            kernels.fastest_ms(
+            build.fastest_ms(
                 {
-                    "own": lambda given=given: kernels.attend(*given),
+                    "own": lambda given=given: build.attend(*given),
                     "torch": lambda theirs=theirs, given=given: theirs(*given),
                 }
             )
@@ -216,8 +216,8 @@ def row_attention(
         return _explicit(query, key, value, attention_mask, scaling, softcap, s_aux), None
     num_new = query.shape[2]
     alone = attention_mask is None and num_new not in (1, key.shape[2])  # which it sees is not said
-    if _compiled and not alone and kernels.takes_rows(key, value, attention_mask, num_new):
-        return kernels.attend(query, key, value, attention_mask, scaling), None
+    if _compiled and not alone and build.takes_rows(key, value, attention_mask, num_new):
+        return build.attend(query, key, value, attention_mask, scaling), None
     if num_new == 1:
         return _one_query(query, key, value, attention_mask, scaling), None
     return _many_queries(query, key, value, attention_mask, scaling), None

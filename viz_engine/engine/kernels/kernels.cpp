@@ -3,7 +3,7 @@
 // its order, sums up in float32 and rounds once. Who adds what does not depend on the number of
 // threads.
 //
-// kernels.py compiles it, and checks what it gives. Try it: tests/engine/kernels/test_kernels.py
+// build.py compiles it, and checks what it gives. Try it: tests/engine/kernels/test_build.py
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 #include <optional>
 #include <vector>
 
-#include "kernels_lanes.h"
-#include "kernels_many.h"
+#include "simd.h"
+#include "gemm.h"
 
 namespace {
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from viz_engine.engine.kernels import kernels
-from viz_engine.engine.kernels.kernels import fastest_ms
+from viz_engine.engine.kernels import build
+from viz_engine.engine.kernels.build import fastest_ms
 from viz_engine.run.events import EnginePart
 from viz_engine.text import Message, mib
 
@@ -74,7 +74,7 @@ class FastLinear:
     ) -> None:
         self.layer = layer
         self.packed = packed  # oneDNN's own layout; torch cannot look into it
-        self.own_rows = own_rows if kernels.takes_weight(layer.weight) else 0
+        self.own_rows = own_rows if build.takes_weight(layer.weight) else 0
         self.many_rows = many_rows
         self.widen = widen
 
@@ -82,7 +82,7 @@ class FastLinear:
         weight, bias = self.layer.weight, self.layer.bias
         num_rows = x.numel() // x.shape[-1]
         if num_rows <= self.own_rows:
-            return kernels.linear(x, weight, bias)
+            return build.linear(x, weight, bias)
         many = num_rows >= self.many_rows
         if many and self.widen:
             return _widened(x, weight, bias)
@@ -95,7 +95,7 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes
     """Measure, and give each linear layer of `network` the faster forward."""
     layers = [m for m in network.modules() if type(m) is torch.nn.Linear]
     num_bytes = sum(layer.weight.nbytes for layer in layers)
-    if device != "cpu" or dtype not in kernels.DTYPES or num_bytes < SMALLEST_BYTES:
+    if device != "cpu" or dtype not in build.DTYPES or num_bytes < SMALLEST_BYTES:
         reason = Message(key="part.linear_plain")
         return Kernels(parts=(EnginePart(name="linear", on=False, reason=reason),))
     _rooms.clear()
@@ -214,14 +214,14 @@ def _one_row_ms(
 
     def own() -> None:
         for layer, row in zip(sample, rows, strict=True):
-            kernels.linear(row, layer.weight, layer.bias)
+            build.linear(row, layer.weight, layer.bias)
 
     work = {"onednn": lambda: plain(True)}
     if half:
         work["native"] = lambda: plain(False)
     if packed is not None:
         work["packed"] = on_packed
-    if all(kernels.takes_weight(layer.weight) for layer in sample):
+    if all(build.takes_weight(layer.weight) for layer in sample):
         work["own"] = own
     return fastest_ms(work)
 
@@ -234,8 +234,8 @@ def _rows_ms(sample: list[torch.nn.Linear], num_rows: int, *, half: bool) -> dic
     work = {"plain": lambda: [F.linear(r, layer.weight, layer.bias) for layer, r in both]}
     if half:
         work["float32"] = lambda: [_widened(r, layer.weight, layer.bias) for layer, r in both]
-    if all(kernels.takes_weight(layer.weight) for layer in few):
-        work["own"] = lambda: [kernels.linear(r, layer.weight, layer.bias) for layer, r in both]
+    if all(build.takes_weight(layer.weight) for layer in few):
+        work["own"] = lambda: [build.linear(r, layer.weight, layer.bias) for layer, r in both]
     return fastest_ms(work)
 
 
@@ -243,7 +243,7 @@ def _own_part(one: dict[str, float], own_rows: int) -> EnginePart:
     """The own kernel, and what was measured of one row."""
     name = "compiled_linear"
     if "own" not in one:
-        why = kernels.load() or Message(key="part.compiled_widths")
+        why = build.load() or Message(key="part.compiled_widths")
         return EnginePart(name=name, on=False, reason=why)
     others = min(time for name, time in one.items() if name != "own")
     params = {"own_ms": f"{one['own']:.2f}", "torch_ms": f"{others:.2f}"}

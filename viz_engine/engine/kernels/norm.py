@@ -11,7 +11,7 @@ import inspect
 
 import torch
 
-from viz_engine.engine.kernels import kernels
+from viz_engine.engine.kernels import build
 from viz_engine.run.events import EnginePart
 from viz_engine.text import Message
 
@@ -31,7 +31,7 @@ class FastNorm:
         self.eps = eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return kernels.rms_norm(x, self.module.weight, self.eps)
+        return build.rms_norm(x, self.module.weight, self.eps)
 
 
 def choose(network: torch.nn.Module, device: str, dtype: torch.dtype) -> EnginePart:
@@ -39,7 +39,7 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype) -> EngineP
     name = "compiled_norm"
     if device != "cpu" or dtype != torch.bfloat16:
         return EnginePart(name=name, on=False, reason=Message(key="part.compiled_norm_plain"))
-    if why := kernels.load():
+    if why := build.load():
         return EnginePart(name=name, on=False, reason=why)
     num = 0
     with torch.inference_mode():
@@ -56,7 +56,7 @@ def _is_such(module: torch.nn.Module, eps: float) -> bool:
     """Whether it has a weight and nothing else, and gives what `kernels.rms_norm` gives."""
     weight = getattr(module, "weight", None)
     parts = [*module.parameters(), *module.buffers(), *module.children()]
-    if len(parts) != 1 or not isinstance(weight, torch.Tensor) or not kernels.takes_norm(weight):
+    if len(parts) != 1 or not isinstance(weight, torch.Tensor) or not build.takes_norm(weight):
         return False
     if len(inspect.signature(module.forward).parameters) != 1:  # Mamba's also take a gate
         return False
@@ -68,7 +68,7 @@ def _is_such(module: torch.nn.Module, eps: float) -> bool:
             theirs = module(x)
         except Exception:  # a module can raise anything: then it is no such norm
             return False
-        ours = kernels.rms_norm(x, weight, eps)
+        ours = build.rms_norm(x, weight, eps)
         alike = isinstance(theirs, torch.Tensor) and theirs.dtype == ours.dtype
         if not alike or theirs.shape != ours.shape:
             return False

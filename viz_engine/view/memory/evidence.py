@@ -9,8 +9,8 @@ print(evidence.amount(2**30, 'bytes'))"`
 
 from collections.abc import Callable, Sequence
 
-from viz_engine.analysis.residual import Account
-from viz_engine.memory.logs import Comparison
+from viz_engine.analysis.memory_account import Account
+from viz_engine.memory.server_log import Comparison
 from viz_engine.text import grouped, mib
 from viz_engine.view import markup
 from viz_engine.view.markup import Cell, Number

@@ -1,0 +1,88 @@
+"""The table of devices: every figure names a source, units are told apart, rates are dense."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from viz_engine.memory import devices
+from viz_engine.memory.devices import GB, GIB, Device, Figure
+from viz_engine.run import machine
+
+NAMES = [row.name for row in devices.devices()]
+
+
+def figures(row: Device) -> list[Figure]:
+    optional = (row.reported, row.bandwidth)
+    return [row.memory, *(f for f in optional if f is not None), *row.tflops.values()]
+
+
+def test_the_table_goes_from_a_gaming_card_to_a_gb200() -> None:
+    assert len(NAMES) == len(set(NAMES)) > 40
+    assert NAMES[0] == "GeForce RTX 3060 12 GB" and "NVIDIA GB200 (one GPU)" in NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_names_the_page_that_it_comes_from(name: str) -> None:
+    for figure in figures(devices.device(name)):
+        assert figure.source.startswith("https://") and figure.checked in ("page", "copies")
+        assert figure.value > 0 and figure.plain > 0
+
+
+def test_every_source_is_used() -> None:
+    table = json.loads(devices.TABLE.read_text(encoding="utf-8"))
+    used = {figure.source for row in devices.devices() for figure in figures(row)}
+    assert used == {source["url"] for source in table["sources"].values()}
+
+
+def test_a_vendor_gb_and_a_gib_are_told_apart() -> None:
+    h100 = devices.device("NVIDIA H100 80 GB SXM")
+    assert h100.memory.plain == 80 * GB
+    # https://github.com/modal-labs/modal-client/pull/2797: 81559 MiB are 85 520 809 984 bytes.
+    assert h100.capacity_bytes == 85_520_809_984
+    trainium = devices.device("AWS Trainium2")
+    assert trainium.capacity_bytes == 96 * GIB  # no reported size: the vendor's own unit
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_driver_reports_is_near_what_the_vendor_sells(name: str) -> None:
+    row = devices.device(name)
+    if row.reported is not None:
+        assert 0.9 * row.memory.value * GIB < row.capacity_bytes < 1.01 * row.memory.value * GIB
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_narrower_formats_are_never_slower_and_never_the_sparse_figure(name: str) -> None:
+    rates = devices.device(name).tflops
+    order = [rates[key].value for key in ("bf16", "fp8", "fp4") if key in rates]
+    assert order == sorted(order)
+    if len(order) > 1:  # a sparse figure beside a dense one would be four times, not two
+        assert order[1] / order[0] < 4.5 and not ("bf16" in rates and "fp16" in rates)
+
+
+def test_a_format_without_a_unit_is_computed_in_sixteen_bits() -> None:
+    a100 = devices.device("NVIDIA A100 80 GB SXM")
+    assert a100.flops_per_s("fp8").value == a100.flops_per_s("float16").value == 312
+    assert devices.device("NVIDIA GB200 (one GPU)").flops_per_s("fp4").value == 10_000
+    assert devices.device("Apple M3 Ultra 512 GB").flops_per_s("bf16") is None
+
+
+def test_an_unknown_device_names_those_that_are_near() -> None:
+    with pytest.raises(KeyError, match="NVIDIA H200 SXM"):
+        devices.device("h200")
+
+
+def test_this_machine_says_its_memory_and_claims_no_rate() -> None:
+    here = devices.this_machine()
+    assert here.capacity_bytes == machine.memory_bytes()
+    assert here.bandwidth is None and here.flops_per_s("bf16") is None
+
+
+def test_a_peak_is_what_the_process_itself_held() -> None:
+    ask = "from viz_engine.run import machine; print(hardware.peak_process_bytes())"
+    held = bytearray(b"x") * 300_000_000
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, check=True, text=True)
+    assert machine.peak_process_bytes() > len(held) > int(done.stdout)
+    del held
+    assert machine.peak_process_bytes() > 300_000_000  # it stays what it was

@@ -1,0 +1,214 @@
+"""The latency page's figures, cards and tables, in both languages, on a machine that is played."""
+
+import html
+from functools import partial
+
+import pytest
+
+from tests.analysis.test_diagnose import CEILINGS, Machine
+from tests.analysis.test_latency import result
+from tests.analysis.test_roofline import made as made_ceilings
+from viz_engine.analysis import diagnose, fits, latency
+from viz_engine.analysis.points import points_of
+from viz_engine.run.sweep import SweepResult
+from viz_engine.text import t
+from viz_engine.view import markup
+from viz_engine.view.latency import charts
+from viz_engine.view.latency import words as latency_words
+
+
+@pytest.fixture(params=["en", "zh"])
+def say(request: pytest.FixtureRequest):
+    return lambda key, **params: t(key, request.param, **params)
+
+
+TTFT, ITL = Machine().length_sweep(), Machine().context_sweep()
+BATCH = [Machine().run(batch, 256, 16, batch) for batch in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize("theme", ["dark", "light", None])
+def test_every_figure_is_drawn(say, theme) -> None:
+    ttft, itl, batch = result(TTFT), result(ITL, "itl"), result(BATCH, "batch")
+    found = diagnose.diagnose(BATCH, CEILINGS)
+    figures = [
+        charts.ttft_chart(ttft, say, theme),
+        charts.itl_chart(itl, say, theme),
+        charts.split_chart(itl, say, theme),
+        charts.batch_chart(batch, found, say, theme),
+        charts.roofline_chart([ttft, itl, batch], CEILINGS, "float32", say, theme),
+    ]
+    for figure in figures:
+        assert len(figure.data) >= 2 and figure.layout.xaxis.title.text
+    raw, medians, predicted, fitted = figures[0].data
+    assert len(raw.x) == 18 and len(medians.x) == 6
+    p90s = [high + y for high, y in zip(medians.error_y.array, medians.y, strict=True)]
+    points = points_of(ttft)
+    assert p90s == pytest.approx([point.ttft_s.p90 * 1e3 for point in points])
+    assert predicted.line.dash == "dash" and fitted.line.dash == "dot"
+    assert all(a < b for a, b in zip(predicted.y, predicted.y[1:], strict=False))
+    prefill = charts.prefill_chart(ttft, say, theme)
+    at_longest = sum(layer.y[-1] for layer in prefill.data[:3])
+    assert at_longest == pytest.approx(prefill.data[3].y[-1], rel=0.1)
+    assert charts.prefill_chart(result(TTFT[:1]), say, theme) is None
+    whole = sum(layer.y[0] for layer in figures[2].data[:3])
+    assert whole == pytest.approx(figures[2].data[3].y[0])
+
+
+def test_every_number_opens_to_its_formula(say) -> None:
+    ttft, itl, batch = result(TTFT), result(ITL, "itl"), result(BATCH, "batch")
+    cards = [
+        *latency_words.ttft_cards(ttft, "measured", say),
+        *latency_words.itl_cards(itl, "recorded", say),
+        *latency_words.ceiling_cards(CEILINGS, "float32", "measured", say),
+        *latency_words.price_cards(latency.token_costs(batch), "measured", say),
+    ]
+    assert len(cards) >= 20
+    for card in cards:
+        assert card.tag and card.formula and card.help and card.value
+        assert "{" not in card.formula + card.note
+
+
+def test_without_ceilings_what_has_no_basis_is_a_dash(say) -> None:
+    ttft = result(TTFT)
+    ttft.ceilings = None
+    by_label = {card.label: card for card in latency_words.ttft_cards(ttft, "measured", say)}
+    assert by_label[say("lat.card.least_ttft")].value == "-"
+    assert by_label[say("lat.card.mfu")].value == "-"
+    assert by_label[say("lat.card.ttft")].value != "-"
+    assert len(charts.ttft_chart(ttft, say, "dark").data) == 3
+    itl = result(ITL, "itl")
+    itl.ceilings = None
+    assert latency.decode_splits(itl) == []
+    assert latency_words.itl_cards(itl, "measured", say)[2].value == "-"
+
+
+def test_one_run_is_enough_to_draw(say) -> None:
+    one = result(TTFT[:1])
+    assert charts.ttft_chart(one, say, None).data
+    assert latency_words.ttft_cards(one, "measured", say)[1].value == "-"
+    assert latency_words.itl_cards(one, "measured", say)
+
+
+def test_a_fit_that_takes_more_lengths_says_so(say) -> None:
+    ttft = latency_words.ttft_cards(result(TTFT[:1]), "measured", say)
+    itl = latency_words.itl_cards(result(ITL[:1], "itl"), "measured", say)
+    for card, num in ((ttft[1], 3), (itl[1], 2), (itl[3], 3)):
+        assert (card.value, card.note) == ("-", say("lat.needs_lengths", num=num))
+    assert ttft[5].note == say("lat.by_flops")
+
+
+def test_the_note_on_ttft_says_the_growth_that_the_chart_shows(say) -> None:
+    plain, waits = Machine(noise=0), Machine(noise=0, setup_s=90.0)
+    for machine in (plain, waits):
+        found = result(machine.length_sweep())
+        grown = latency.doubling(points_of(found))
+        note = latency_words.ttft_note(found, say)
+        assert f"{grown.times:.2f}" in note and "lat." not in note
+        numbers = {"low": "1\u202f024", "high": "2\u202f048", "length": "2"}
+        words = say(f"lat.note.ttft_{grown.pace}", times=f"{grown.times:.2f}", **numbers)
+        assert words in note
+    assert grown.pace == "less"
+    assert latency_words.ttft_note(result(TTFT[:1]), say).count(say("lat.note.ttft_least")) == 1
+
+
+def test_the_note_on_itl_names_the_part_that_is_the_largest(say) -> None:
+    weights = Machine(noise=0, overhead_s=0, weight_rate=1, rate=1e6)
+    slow = Machine(noise=0, overhead_s=0.5)
+    for machine, lead in ((weights, "weights"), (slow, "overhead")):
+        note = latency_words.itl_note(result(machine.context_sweep(), "itl"), say)
+        named = [name for name in ("weights", "kv", "overhead") if say(f"lat.lead.{name}") in note]
+        assert named == [lead]
+    found = result(ITL, "itl")
+    grown = latency.growth(points_of(found), "itl_s")
+    assert f"{grown.times:.2f}" in latency_words.itl_note(found, say)
+    found.ceilings = None
+    assert say("lat.lead.weights") not in latency_words.itl_note(found, say)
+
+
+def test_the_parts_of_ttft_on_its_card_add_up_to_the_fit(say) -> None:
+    found = result(TTFT)
+    fit = latency.prefill_parts(found).fit
+    card = latency_words.ttft_cards(found, "measured", say)[1]
+    whole = charts.ms(fit.at(tokens=2048, square=2048**2))
+    square = charts.ms(fit.slopes["square"] * 2048**2)
+    assert f"= {whole} ms" in card.formula and square in card.note and square in card.formula
+
+
+def test_of_one_run_no_percentile_is_shown_or_drawn(say) -> None:
+    one = result(TTFT[:1])
+    _, medians, *_ = charts.ttft_chart(one, say, None).data
+    assert medians.error_y.array == (0,) and medians.error_y.arrayminus == (0,)
+    assert medians.text == (say("lat.hover.few", value=64, ms=medians_ms(one), runs=1),)
+    formula = latency_words.ttft_cards(one, "measured", say)[0].formula
+    assert "p10 -" in formula and "p90 -" in formula and "p95 -" in formula
+    row = latency.to_csv([one]).splitlines()[1].split(",")
+    assert row[7:] == ["", "", "1"]
+
+
+def medians_ms(found: SweepResult) -> str:
+    return charts.ms(points_of(found)[0].ttft_s.median)
+
+
+def test_the_table_of_definitions_shows_every_tool_and_dashes(say) -> None:
+    table = latency_words.definition_table([Machine().run(1, 64, 1, 0)], say)
+    for tool in latency_words.TOOLS.values():
+        assert tool in table
+    assert ">-<" in table  # one token: no ITL
+    assert "llmperf" in latency_words.formula_table(say)
+
+
+def test_a_chat_is_drawn_with_the_visitors_unit(say) -> None:
+    made = latency.turns(
+        num=5, user_tokens=1, answer_tokens=1, system_tokens=0, price_in=1, price_out=4
+    )
+    figure = charts.turns_chart(made, "<b>", say, "dark")
+    assert len(figure.data) == 2 and len(figure.data[0].x) == 5
+
+
+def test_ttft_beyond_the_longest_run_is_drawn_apart_and_called_so(say) -> None:
+    line = fits.Fit(fixed=1.0, slopes={"tokens": 0.001, "square": 0.0}, r2=None, error=0, num=3)
+    made = latency.turns(
+        num=5, user_tokens=500, answer_tokens=500, system_tokens=0, price_in=1, price_out=4,
+        line=line,
+    )  # fmt: skip
+    drawn = partial(charts.turns_chart, made, "$", say, None)
+    known, beyond = drawn(longest=2600).data[2:]  # turns read 500, 1500, 2500, 3500, 4500
+    assert (known.x, beyond.x) == ((1, 2, 3), (3, 4, 5))
+    assert beyond.name == say("lat.turn_ttft_beyond", longest="2\u202f600")
+    assert (known.line.dash, beyond.line.dash) == ("solid", "dot")
+    assert [trace.name for trace in drawn(longest=9999).data[2:]] == [say("lat.turn_ttft")]
+    assert [trace.x for trace in drawn(longest=1).data[2:]] == [(1, 2, 3, 4, 5)]
+
+
+def test_verdicts_are_notices(say) -> None:
+    found = diagnose.diagnose(TTFT, CEILINGS)
+    notice = partial(latency_words.verdict_notice, language="en", say=say)
+    made = markup.notices([notice(found.prefill), notice(found.decode)])
+    assert "computing" in made and made.count("notice ") >= 2
+    table = latency_words.shares_table(found, say)
+    assert say("lat.unexplained") in table
+    rest = diagnose.unexplained(found.prefill)
+    assert sum(found.prefill.shares.values()) + rest == pytest.approx(1)
+    assert f">{html.escape(charts.share(rest))}<" in table
+
+
+def test_the_roof_that_holds_is_the_solid_line_and_the_others_are_dashed(say) -> None:
+    ceilings = made_ceilings(2e10, {"float32": 1e11, "bfloat16": 1e10})
+    for roof, other in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        figure = charts.roofline_chart([result(TTFT)], ceilings, roof, say, None)
+        lines = {trace.name.partition(":")[0].partition("：")[0]: trace for trace in figure.data}
+        assert (lines[roof].line.dash, lines[other].line.dash) == ("solid", "dash")
+        (ridge,) = figure.layout.shapes
+        assert ridge.x0 == ceilings.flops[roof].per_s / 2e10
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(None, "-"), (0.00123, "1.23"), (0.0123, "12.3"), (1.234, "1\u202f234")]
+)
+def test_milliseconds_have_three_digits(seconds, text) -> None:
+    assert charts.ms(seconds) == text
+
+
+@pytest.mark.parametrize("value, text", [(None, "-"), (0, "0%"), (0.002, "<1%"), (0.25, "25%")])
+def test_a_small_share_is_not_none(value, text) -> None:
+    assert charts.share(value) == text

@@ -1,0 +1,423 @@
+"""The memory page's numbers as data: what a choice of model, settings and device comes to.
+
+One `Bill` for each choice, made of `plan.py` and `capacity.py`. Words, pictures and links are
+other modules'. It knows nothing of Streamlit.
+
+Try it: `python -c "from viz_engine.memory import estimate; print(bill.CONTEXT_LENS[-1])"`
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from viz_engine.memory import capacity, reserve, row_bytes, serving_engines
+from viz_engine.memory import plan as memory_plan
+from viz_engine.memory.capacity import Load, Served, StepTime, Work
+from viz_engine.memory.devices import Device
+from viz_engine.memory.plan import Limit, Plan
+from viz_engine.memory.reserve import Settings
+from viz_engine.model import weights
+from viz_engine.model.config import ModelConfig
+from viz_engine.model.spec import LayerSpec
+from viz_engine.text import Message, UserError
+
+# Where the sliders stop: powers of two with the halves between them, and ten million.
+CONTEXT_LENS = (
+    *(n * 2**power for power in range(9, 23) for n in (2, 3) if n * 2**power < 10_000_000),
+    10_000_000,
+)
+SEQUENCES = (*range(1, 9), *(n * 2**power for power in range(2, 10) for n in (3, 4)), 4096)
+GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 72, 128, 256)
+ACCIDENT_LENS = (4096, 32768)  # the classic raise of the maximum length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is chosen: `num_devices` of `device` hold as many copies of the model as they can."""
+
+    model: ModelConfig
+    settings: Settings
+    device: Device
+    num_devices: int
+    load: Load
+
+    @property
+    def num_replicas(self) -> int:
+        """Whole copies of the model that the devices hold: `devices // (tp x pp)`."""
+        return self.num_devices // (self.settings.tp * self.settings.pp)
+
+    @property
+    def knows_weights(self) -> bool:
+        """Whether anything says how many weights there are: without them no total is an answer."""
+        return (self.settings.num_parameters or self.model.num_parameters) is not None
+
+    @property
+    def budget_bytes(self) -> int:
+        """What the engine takes of one device."""
+        return memory_plan.budget_bytes(self.settings, self.device.capacity_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """A choice and what it comes to. Bytes are of the device that holds most."""
+
+    choice: Choice
+    plan: Plan
+    request: Plan  # one request of that length, the whole model on one device, nothing rounded
+    rank_request: Plan  # the same on the device that holds most of it, nothing rounded
+    request_bytes: int  # its cache on all devices together, what is held several times included
+    growth_bytes: int  # what one more token adds to that
+    reserved_bytes: int  # what the engine reserves for it on the device that holds most
+    longest: Limit
+    most: Limit
+    most_twice: Limit  # at twice the length
+    parts: Mapping[str, int]  # of frames.PARTS
+    ttft: StepTime | None  # one request of `context_len` tokens
+    itl: StepTime | None  # all sequences at `context_len`
+
+    @property
+    def fits(self) -> bool:
+        return self.plan.fits(self.choice.device.capacity_bytes)
+
+
+def make(choice: Choice) -> Bill:
+    """The bill of a choice. Raises UserError where the settings contradict each other."""
+    model, settings, device = choice.model, choice.settings, choice.device
+    plan = memory_plan.plan(model, settings)
+    plain, one = _unrounded(model, settings)
+    share = memory_plan.plan(plain, replace(one, pp=1))  # of each rank that shares all layers
+    return Bill(
+        choice=choice,
+        plan=plan,
+        request=memory_plan.plan(plain, replace(one, tp=1, pp=1, dcp=1)),
+        rank_request=memory_plan.plan(plain, one),
+        request_bytes=share.kv_bytes * settings.tp,
+        growth_bytes=share.growth_bytes * settings.tp,
+        reserved_bytes=memory_plan.plan(model, replace(settings, num_sequences=1)).kv_bytes,
+        longest=memory_plan.longest_context(model, settings, device.capacity_bytes),
+        most=memory_plan.most_sequences(model, settings, device.capacity_bytes),
+        most_twice=memory_plan.most_sequences(
+            model,
+            replace(settings, context_len=2 * settings.context_len),
+            device.capacity_bytes,
+        ),
+        parts=parts(model, plan),
+        ttft=ttft(choice, settings.context_len),
+        itl=itl(choice, settings.context_len, settings.num_sequences),
+    )
+
+
+def _unrounded(model: ModelConfig, settings: Settings) -> tuple[ModelConfig, Settings]:
+    """One sequence in the engine's number formats, without its rounding."""
+    served = serving_engines.served_dtype(model, settings.engine)
+    plain = model if served == model.dtype else replace(model, dtype=served)
+    key, value = reserve.formats(model, settings)
+    one = replace(settings, engine="exact", num_sequences=1, kv_format=key, v_format=value)
+    return plain, one
+
+
+def parts(model: ModelConfig, plan: Plan) -> dict[str, int]:
+    """The bytes of a plan, K and V apart: by their widths and formats in each kind of layer."""
+    formats = reserve.formats(model, plan.settings)
+    found = {"weights": plan.part("weights").num_bytes, "k": 0, "v": 0, "latent": 0}
+    layers = {(x.kind, x.window): x for x in reserve.stage(model, plan.settings) if x.num_kv_heads}
+    for row in plan.kinds:
+        layer = layers.get((row.kind, row.window))
+        if row.kind == "latent":
+            found["latent"] += row.num_bytes
+        elif row.kind != "state":
+            key = _key_share(layer, formats, plan.settings.tp, row.num_bytes) if layer else 0
+            found["k"] += key
+            found["v"] += row.num_bytes - key
+    for name in ("state", "activations", "overhead"):
+        found[name] = plan.part(name).num_bytes
+    return {name: value for name, value in found.items() if value}
+
+
+def _key_share(layer: LayerSpec, formats: tuple[str, str], tp: int, num_bytes: int) -> int:
+    row = row_bytes.row_bytes(layer, *formats, tp=tp)
+    return num_bytes * row.key // row.total
+
+
+# ---- speed -------------------------------------------------------------------------------------
+
+
+def products(model: ModelConfig) -> tuple[int, int] | None:
+    """Weights that take part in a matrix product for each token (of a mixture of experts, those of
+    the experts it is sent to), and for each token whose logits are asked for. None where the
+    config does not tell the weights."""
+    if model.weights is None:
+        return None
+    every = sum(
+        g.num_active for g in model.weights if len(g.shape) > 1 and not g.looked_up and g.per_layer
+    )
+    return every, (model.vocab_size or 0) * model.hidden_size
+
+
+def pair_flops(model: ModelConfig) -> list[tuple[int, int | None]]:
+    """For each layer with rows: FLOPs of one query and one position, and its window. Two for each
+    number of K of all query heads (QK^T) and of V (PV)."""
+    found = []
+    for layer in model.layers:
+        if layer.kind == "latent":
+            width = layer.expanded_key_elements + layer.expanded_value_elements
+        else:
+            width = (model.num_query_heads or 0) * (layer.key_dim + layer.value_dim)
+        if layer.num_kv_heads:
+            found.append((2 * width, layer.window))
+    return found
+
+
+def bits_of(choice: Choice, weight_format: str) -> float:
+    """Bits of a weight in that format; "auto" is what the engine loads the model in,
+    the mean where that is a mix of types."""
+    served = serving_engines.served_dtype(choice.model, choice.settings.engine)
+    return choice.model.weight_bits(weight_format, served)
+
+
+def _weight_bytes(choice: Choice, *, active: bool) -> int:
+    """Bytes of weights that a step reads on one rank of the tensor-parallel group: without the
+    table that is looked up row by row, unless it is the output matrix too."""
+    model, settings = choice.model, choice.settings
+    served = serving_engines.served_dtype(model, settings.engine)
+    bits = weights.bits_of(settings.weight_format, served)
+    tied = not any(g.name == "head" for g in model.weights)
+    read = [g for g in model.weights if tied or not g.looked_up]
+    if active:
+        read = [replace(g, count=g.count if g.active is None else g.active) for g in read]
+    stored = weights.is_auto(settings.weight_format)
+    return weights.rank_bytes(tuple(read), bits, settings.tp, stored=stored)
+
+
+def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
+    """Rows and states in use on one rank, nothing rounded; all stages of a pipeline."""
+    settings = replace(
+        choice.settings,
+        engine="exact",
+        pp=1,
+        context_len=context_len,
+        num_sequences=num_sequences,
+    )
+    return sum(kind.num_bytes for kind in reserve.kinds(choice.model, settings))
+
+
+def _step(choice: Choice, flops: int, kv_bytes: int) -> StepTime | None:
+    least, most = (_weight_bytes(choice, active=active) + kv_bytes for active in (True, False))
+    return capacity.step_time(
+        Work(flops=flops, num_bytes=least),
+        choice.device,
+        compute_format(choice),
+        ranks=choice.settings.tp,
+        most=Work(flops=flops, num_bytes=most),
+    )
+
+
+def compute_format(choice: Choice) -> str:
+    """What the products are computed in: 8-bit and 4-bit floating point where weights are kept so
+    and the device has units for it, else 16 bits."""
+    name, stored = choice.settings.weight_format, choice.model.stored
+    if stored is not None and weights.is_auto(name):
+        name = stored.method
+    return {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(name, "bf16")
+
+
+def ttft(choice: Choice, prompt_len: int) -> StepTime | None:
+    """Least time to read one prompt: the weights once, its rows written, its FLOPs. None where
+    one of them has no basis (`why_no_time`)."""
+    found = products(choice.model)
+    if found is None:
+        return None
+    layers = pair_flops(choice.model)
+    flops = capacity.prefill_flops(found[0], layers, prompt_len) + 2 * found[1]
+    return _step(choice, flops, _kv_bytes(choice, prompt_len, 1))
+
+
+def itl(choice: Choice, context_len: int, num_sequences: int) -> StepTime | None:
+    """Least time of a step that writes one token of each sequence: the weights once, all rows of
+    all sequences. None where one of them has no basis (`why_no_time`)."""
+    found = products(choice.model)
+    if found is None:
+        return None
+    one = capacity.decode_flops(found[0] + found[1], pair_flops(choice.model), context_len)
+    return _step(choice, one * num_sequences, _kv_bytes(choice, context_len, num_sequences))
+
+
+def why_no_time(choice: Choice) -> Message:
+    """What is missing where `ttft` or `itl` is None."""
+    if choice.device.bandwidth is None:
+        return Message(key="mem.no_bandwidth")
+    if products(choice.model) is None:
+        return Message(key="mem.no_products")
+    return Message(key="mem.no_rate")
+
+
+# ---- users -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What one copy of the model serves when requests have their average length, and what it would
+    serve if each reserved the longest. `duration_s` is the middle of the expected range when the
+    copy is full, as `itl` is."""
+
+    room: int  # requests of the average length that fit
+    paged: Served | None
+    reserved: Served | None
+    duration_s: float | None
+    ttft: StepTime | None
+    itl: StepTime | None
+
+
+def service(found: Bill) -> Service:
+    """Users of one copy. With blocks on demand a request holds its prompt and half of its answer
+    on average; with the longest length reserved it holds that from its first token on."""
+    choice, load = found.choice, found.choice.load
+    held = replace(choice.settings, context_len=load.mean_held_len)
+    limit = memory_plan.most_sequences(choice.model, held, choice.device.capacity_bytes)
+    num = reserve.MAX_SEQUENCES if limit.unbounded else limit.value
+    first = ttft(choice, load.prompt_len)
+    step = itl(choice, load.mean_held_len, num) if num else None
+    if first is None or step is None:
+        return Service(room=num, paged=None, reserved=None, duration_s=None, ttft=first, itl=step)
+    duration = load.duration_s(middle(first), middle(step))
+    most = reserve.MAX_SEQUENCES if found.most.unbounded else found.most.value
+    fewer = min(most, num)
+    slower = itl(choice, load.mean_held_len, fewer) if fewer else None
+    return Service(
+        room=num,
+        paged=capacity.served(num, duration, think_s=load.think_s),
+        reserved=capacity.served(
+            fewer,
+            load.duration_s(middle(first), middle(slower)) if slower else duration,
+            think_s=load.think_s,
+        ),
+        duration_s=duration,
+        ttft=first,
+        itl=step,
+    )
+
+
+def middle(time: StepTime) -> float:
+    """The middle of the expected range, in seconds."""
+    return (time.fast_s + time.slow_s) / 2
+
+
+def in_flight(found: Bill, served: Service, rate: float) -> tuple[int, float] | None:
+    """(requests in flight in one copy, how long one then takes in seconds) when `rate` requests a
+    second arrive at all copies, evenly shared: each is as slow as those beside it make it. None
+    where more arrive than leave."""
+    choice, load = found.choice, found.choice.load
+
+    def duration_s(num: int) -> float:
+        return load.duration_s(middle(served.ttft), middle(itl(choice, load.mean_held_len, num)))
+
+    return capacity.steady(rate / choice.num_replicas, served.paged.sequences, duration_s)
+
+
+# ---- warnings ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accident:
+    """One of the three classic mistakes, checked on this choice."""
+
+    kind: str  # weights_only, longer, more
+    bad: bool  # before it fits, after it does not
+    fits: bool  # after
+    before_bytes: int
+    after_bytes: int
+
+
+def accidents(found: Bill) -> tuple[Accident, ...]:
+    """Planning for the weights alone; raising the length from 4K to 32K; doubling the batch. None
+    of them where the weights are not known."""
+    if not found.choice.knows_weights:
+        return ()
+    choice, settings = found.choice, found.choice.settings
+    budget = choice.budget_bytes
+    alone = found.plan.part("weights").num_bytes
+    total = found.plan.total_bytes
+    only = Accident(
+        kind="weights_only",
+        bad=alone <= budget < total,
+        fits=total <= budget,
+        before_bytes=alone,
+        after_bytes=total,
+    )
+    short, long = (
+        memory_plan.plan(choice.model, replace(settings, context_len=length))
+        for length in ACCIDENT_LENS
+    )
+    longer = Accident(
+        kind="longer",
+        bad=short.total_bytes <= budget < long.total_bytes,
+        fits=long.total_bytes <= budget,
+        before_bytes=short.kv_bytes,
+        after_bytes=long.kv_bytes,
+    )
+    double = memory_plan.plan(
+        choice.model, replace(settings, num_sequences=2 * settings.num_sequences)
+    )
+    more = Accident(
+        kind="more",
+        bad=total <= budget < double.total_bytes,
+        fits=double.total_bytes <= budget,
+        before_bytes=found.plan.kv_bytes,
+        after_bytes=double.kv_bytes,
+    )
+    return only, longer, more
+
+
+# ---- curves ------------------------------------------------------------------------------------
+
+
+def over_context(choice: Choice) -> tuple[list[int], list[Plan]]:
+    """Plans at powers of two of the context, up to ten million."""
+    return _sweep(choice, "context_len", [2**n for n in range(9, 24)] + [10_000_000])
+
+
+def over_sequences(choice: Choice) -> tuple[list[int], list[Plan]]:
+    """Plans at powers of two of the sequences."""
+    return _sweep(choice, "num_sequences", [2**n for n in range(0, 13)])
+
+
+def _sweep(choice: Choice, name: str, values: list[int]) -> tuple[list[int], list[Plan]]:
+    made = [memory_plan.plan(choice.model, replace(choice.settings, **{name: n})) for n in values]
+    return values, made
+
+
+def model_weight_bytes(choice: Choice, weight_format: str | None = None) -> int | None:
+    """Bytes of all weights, on all ranks of one copy together, nothing held twice. None where
+    their number is not known."""
+    num = choice.settings.num_parameters or choice.model.num_parameters
+    bits = bits_of(choice, weight_format or choice.settings.weight_format)
+    return None if num is None else weights.file_bytes(num, bits)
+
+
+def crossing(found: Bill) -> int | None:
+    """Sequences of this length whose cache outweighs the weights, on the device that holds most:
+    the first such number. None where there is no cache or no weights are known."""
+    one, held = found.rank_request.kv_bytes, found.rank_request.part("weights").num_bytes
+    return held // one + 1 if one and found.choice.knows_weights else None
+
+
+def options(found: Bill) -> tuple[memory_plan.Option, ...]:
+    """What must change so that it fits, each change alone."""
+    choice = found.choice
+    return memory_plan.options_to_fit(choice.model, choice.settings, choice.device.capacity_bytes)
+
+
+def precisions(choice: Choice, names: Iterable[str]) -> list[tuple[str, Plan, Limit]]:
+    """Each weight format with its plan and the sequences that then fit."""
+    made = []
+    for name in names:
+        asked = replace(choice.settings, weight_format=name)
+        most = memory_plan.most_sequences(choice.model, asked, choice.device.capacity_bytes)
+        made.append((name, memory_plan.plan(choice.model, asked), most))
+    return made
+
+
+def check(choice: Choice) -> None:
+    """Raises UserError where the devices cannot hold one copy of the model."""
+    if choice.num_replicas < 1:
+        ranks = choice.settings.tp * choice.settings.pp
+        raise UserError("mem.error_devices", devices=choice.num_devices, ranks=ranks)

@@ -1,0 +1,110 @@
+"""A choice as the parameters of an address, and bills as a table to download.
+
+What an address says is checked against what the page offers: nothing of it is taken as it stands.
+It knows nothing of Streamlit.
+
+Try it: `python -c "from viz_engine.memory import link; \
+print(bill_link.address({'ctx': '8192'}))"`
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlencode
+
+from viz_engine.memory.estimate import Bill, Choice
+from viz_engine.memory.plan import Limit
+from viz_engine.memory.reserve import Settings
+
+LINK = {  # parameter of the address -> field of Settings
+    "ctx": "context_len",
+    "seq": "num_sequences",
+    "kv": "kv_format",
+    "v": "v_format",
+    "w": "weight_format",
+    "tp": "tp",
+    "pp": "pp",
+    "engine": "engine",
+}
+NAMES = ("model", "gpu", "n", *LINK)  # of all parameters
+ALWAYS = ("ctx", "seq", "engine")  # named even where plain: the page begins with others
+NEAREST = ("ctx", "seq")  # lengths and numbers between two stops of a slider are moved to one
+
+
+def to_query(model_name: str, device_name: str, choice: Choice) -> dict[str, str]:
+    """A choice as parameters of an address; what is plain is left out, but for what the
+    page begins with otherwise."""
+    plain = Settings(context_len=0)
+    found = {"model": model_name, "gpu": device_name, "n": str(choice.num_devices)}
+    for key, name in LINK.items():
+        value = getattr(choice.settings, name)
+        if value is not None and (value != getattr(plain, name) or key in ALWAYS):
+            found[key] = str(value)
+    return found
+
+
+def address(query: Mapping[str, str]) -> str:
+    """The part of an address after the question mark."""
+    return urlencode(query)
+
+
+def from_query(
+    query: Mapping[str, str], offered: Mapping[str, Sequence[object]]
+) -> tuple[dict[str, object], list[str]]:
+    """The values that an address names, of those that are `offered` for each parameter, and the
+    parameters whose value is not."""
+    found, wrong = {}, []
+    for key, values in offered.items():
+        text = query.get(key)
+        if text is None:
+            continue
+        named = {str(value): value for value in values}
+        if text in named:
+            found[key] = named[text]
+        elif key in NEAREST and text.isascii() and text.isdecimal() and int(text[:20]):
+            asked = int(text[:20])
+            found[key] = min(values, key=lambda value, asked=asked: abs(value - asked))
+        else:
+            wrong.append(key)
+    return found, wrong
+
+
+def to_csv(bills: Iterable[tuple[str, Bill]]) -> str:
+    """A row for each choice: settings, then bytes with the unit in the column's name."""
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    fields = ["context_len", "num_sequences", "kv_format", "v_format", "weight_format"]
+    fields += ["tp", "pp", "engine"]
+    names = ["weights", "k", "v", "latent", "state", "activations", "overhead"]
+    sizes = [f"{name}_bytes" for name in names] + ["total_bytes", "low_bytes", "high_bytes"]
+    rest = ["device_bytes", "budget_bytes", "fits", "longest_context", "most_sequences"]
+    rest += ["ttft_least_s", "itl_least_s", "provenance"]
+    writer.writerow(["model", "device", "devices", *fields, *sizes, *rest])
+    for name, found in bills:
+        choice, settings, plan = found.choice, found.choice.settings, found.plan
+        known = choice.knows_weights
+        writer.writerow(
+            [
+                name,
+                choice.device.name,
+                choice.num_devices,
+                *(getattr(settings, field) for field in fields),
+                *(
+                    "" if not known and part == "weights" else found.parts.get(part, 0)
+                    for part in names
+                ),
+                *((plan.total_bytes, plan.low_bytes, plan.high_bytes) if known else ("",) * 3),
+                choice.device.capacity_bytes,
+                choice.budget_bytes,
+                found.fits if known else "",
+                *(_limit(limit) if known else "" for limit in (found.longest, found.most)),
+                found.ttft.bound_s if found.ttft else "",
+                found.itl.bound_s if found.itl else "",
+                "predicted",
+            ]
+        )
+    return lines.getvalue()
+
+
+def _limit(limit: Limit) -> int | str:
+    return "unbounded" if limit.unbounded else limit.value

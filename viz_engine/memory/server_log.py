@@ -1,0 +1,430 @@
+"""A start-up log of vLLM, SGLang, llama.cpp or TensorRT-LLM: the capacity numbers in it.
+
+`read` finds them, each with what it means; `compare` sets each against the calculator's own number
+for a model, and where they differ names the cause that makes them equal, if one does. A log is
+data: nothing of it runs, no line is kept longer than LINE_CHARS. It knows nothing of pages.
+
+    from viz_engine.memory import logs
+    from viz_engine.model import config
+    log = logs.read(open("server.log").read())
+    for line in logs.compare(log, config.preset("llama-3.1-8b")):
+        print(line.finding.kind, line.finding.value, line.ours, line.verdict, line.cause)
+
+Try it: `python -m viz_engine size --model llama-3.1-8b --log server.log`
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from viz_engine.memory import serving_engines
+from viz_engine.model import weights
+from viz_engine.model.config import ModelConfig
+from viz_engine.text import Message, UserError, grouped
+
+MAX_CHARS = 5_000_000
+LINE_CHARS = 300
+GIB, MIB = 1024**3, 1024**2
+NUMBER = r"([\d,]*\d(?:\.\d+)?)"
+SIZE = NUMBER + r"\s*([KMG]i?B)"
+LLAMA_FORMATS = ("f16", "q8_0", "q4_0", "f32")
+SERVER_FORMATS = ("fp8", "int8", "bf16")
+SWAP_GIB = 4  # vLLM V0: --swap-space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One capacity number. `value` in `unit` (bytes, tokens, blocks, times, weights); `slack` is
+    half of its last printed digit, in the same unit."""
+
+    engine: str
+    kind: str
+    value: float
+    unit: str
+    slack: float
+    line: str
+    line_number: int
+    meaning: Message
+    facts: Mapping[str, object] = field(default_factory=dict)  # what else its line says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What was found. `settings` is what the log says of how the server was started."""
+
+    engine: str
+    findings: tuple[Finding, ...]
+    settings: Mapping[str, object]
+
+    def last(self, kind: str) -> Finding | None:
+        """The last number of that kind (a server that was started twice says it twice)."""
+        return next((f for f in reversed(self.findings) if f.kind == kind), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A number of a log beside ours. `verdict`: equal (as printed), within (`ours_range` holds it:
+    what follows from numbers that the log rounds), differs, or unknown (the log does not say
+    enough, or the number is a measurement). `cause` makes them equal, where one was found."""
+
+    finding: Finding
+    ours: float | None
+    verdict: str
+    cause: Message | None
+    ours_range: tuple[float, float] | None = None  # where ours follows from rounded numbers
+
+
+# (engine, kind, unit, pattern): the first group is the number, for bytes the second its unit.
+PATTERNS = (
+    ("vllm", "gpu_blocks", "blocks", rf"# (?:GPU|cuda) blocks: {NUMBER}"),
+    ("vllm", "cpu_blocks", "blocks", rf"# CPU blocks: {NUMBER}"),
+    ("vllm", "kv_tokens", "tokens", rf"GPU KV cache size: {NUMBER} tokens"),
+    ("vllm", "concurrency", "times", rf"Maximum concurrency for [\d,]+ tokens[^:]*: {NUMBER}x"),
+    ("vllm", "available", "bytes", rf"(?:Available KV cache memory: |KV [Cc]ache is ){SIZE}"),
+    ("vllm", "available", "bytes", rf"available KV cache memory \({SIZE}\)"),
+    ("vllm", "weights", "bytes", rf"(?:[Mm]odel loading took |[Mm]odel weights take ){SIZE}"),
+    ("vllm", "activations", "bytes", rf"PyTorch activation peak memory takes {SIZE}"),
+    ("vllm", "non_torch", "bytes", rf"non_torch_memory takes {SIZE}"),
+    ("vllm", "need", "bytes", rf"\(?{SIZE} KV cache is needed"),
+    ("vllm", "longest", "tokens", rf"estimated maximum model length is {NUMBER}"),
+    ("vllm", "block_len", "tokens", rf"Setting attention block size to {NUMBER} tokens"),
+    ("llama.cpp", "kv_size", "bytes", rf"KV (?:self|buffer) size\s*=\s*{SIZE}"),
+    ("llama.cpp", "state_size", "bytes", rf"recurrent\w*:?\s*size\s*=\s*{SIZE}"),
+    ("llama.cpp", "kv_part", "bytes", rf"kv_cache\w*:\s*size\s*=\s*{SIZE}"),
+    ("llama.cpp", "model_size", "bytes", rf"(?:model|file) size\s*=\s*{SIZE}"),
+    ("llama.cpp", "model_buffer", "bytes", rf"model buffer size\s*=\s*{SIZE}"),
+    ("llama.cpp", "compute_buffer", "bytes", rf"compute buffer size\s*=\s*{SIZE}"),
+    ("llama.cpp", "params", "weights", rf"model params\s*=\s*{NUMBER}\s*([TBM])"),
+    ("sglang", "loaded", "bytes", rf"mem usage={SIZE}"),
+    ("sglang", "k_size", "bytes", rf"#tokens: [\d,]+, K size: {SIZE}"),
+    ("sglang", "v_size", "bytes", rf", V size: {SIZE}"),
+    ("sglang", "kv_size", "bytes", rf"#tokens: [\d,]+, KV size: {SIZE}"),
+    ("sglang", "conv_size", "bytes", rf"conv_state size: {SIZE}"),
+    ("sglang", "ssm_size", "bytes", rf"ssm_state size: {SIZE}"),
+    ("sglang", "kv_tokens", "tokens", rf"max_total_num_tokens={NUMBER}"),
+    ("tensorrt-llm", "gpu_blocks", "blocks", rf"blocks in KV cache primary pool: {NUMBER}"),
+    ("tensorrt-llm", "kv_size", "bytes", rf"Allocated {SIZE} for max tokens in paged KV cache"),
+    ("tensorrt-llm", "kv_size", "bytes", rf"Allocate {NUMBER} (bytes) for k/v cache"),
+)
+# What else is read: (name, pattern). Numbers become int.
+SETTINGS = (
+    ("max_model_len", r"max_(?:seq|model)_len[=:]\s*(\d+)"),
+    ("max_model_len", r"Maximum concurrency for ([\d,]+) tokens"),
+    ("max_model_len", r"max seq len \((\d+)\)"),
+    ("tp", r"tensor_parallel_size=(\d+)"),
+    ("tp", r"\btp_size=(\d+)"),
+    ("pp", r"pipeline_parallel_size=(\d+)"),
+    ("dcp", r"decode_context_parallel_size=(\d+)"),
+    ("block_len", r"\bblock_size=(\d+)"),
+    ("block_len", r"[Nn]umber of tokens per block: (\d+)"),
+    ("page_len", r"\bpage_size=(\d+)"),
+    ("kv_format", r"kv_cache_dtype='?(?:torch\.)?([a-z0-9_]+)"),
+    ("batched_tokens", r"max_num_batched_tokens[=:]\s*(\d+)"),
+    ("n_ctx", r"n_ctx\s*=\s*(\d+)"),
+    ("n_seq", r"n_seq_max\s*=\s*(\d+)"),
+    ("micro_batch", r"n_ubatch\s*=\s*(\d+)"),
+    ("sglang_tokens", r"#tokens: ([\d,]+)"),
+    ("mamba_slots", r"max_mamba_cache_size: (\d+)"),
+    ("trt_tokens", r"in paged KV cache \((\d+)\)"),
+    ("trt_tokens", r"for k/v cache, (\d+) tokens"),
+    ("trt_available_gib", r"available: ([\d.]+) GiB"),
+    ("trt_fraction", r"(?:free_gpu_memory_fraction|freeGpuMemoryFraction)[=: ]+([\d.]+)"),
+)
+
+
+def read(text: str) -> Log:
+    """The capacity numbers of a log, in order. Raises UserError where there are none, or too much
+    text."""
+    if len(text) > MAX_CHARS:
+        raise UserError("error.log_too_large", chars=grouped(len(text)), limit=grouped(MAX_CHARS))
+    findings, settings = [], {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line[:4000]
+        findings += _of_line(line, number)
+        for name, pattern in SETTINGS:
+            if found := re.search(pattern, line):
+                settings[name] = _plain(found[1])
+    if not findings:
+        raise UserError("error.log_nothing")
+    names = [finding.engine for finding in findings]
+    engine = max(dict.fromkeys(names), key=names.count)
+    kept = tuple(finding for finding in findings if finding.engine == engine)
+    return Log(engine=engine, findings=kept, settings=settings)
+
+
+def _of_line(line: str, number: int) -> Iterator[Finding]:
+    """The numbers of one line, from left to right."""
+    rows = [(re.search(pattern, line), *row) for *row, pattern in PATTERNS]
+    rows = [row for row in rows if row[0] is not None]
+    for found, engine, kind, unit in sorted(rows, key=lambda row: row[0].start()):
+        if kind == "kv_part" and "recurrent" in line:
+            continue
+        scale = _scale(found[2], engine) if found.re.groups > 1 else 1
+        digits = len(found[1].partition(".")[2])
+        facts = {}
+        if cells := re.search(r"\(\s*(\d+) cells,\s*(\d+) layers", line):
+            facts = {"cells": int(cells[1]), "layers": int(cells[2])}
+        if formats := re.search(r"K \((\w+)\).*V \((\w+)\)", line):
+            facts |= {"k_format": formats[1], "v_format": formats[2]}
+        if bits := re.search(r"\(([\d.]+) BPW\)", line):
+            facts["bits"] = float(bits[1])
+        yield Finding(
+            engine=engine,
+            kind=kind,
+            value=float(found[1].replace(",", "")) * scale,
+            unit=unit,
+            slack=0.5 * 10**-digits * scale if digits or scale > 1 else 0,
+            line=line.strip()[:LINE_CHARS],
+            line_number=number,
+            meaning=Message(key=f"log.means.{kind}"),
+            facts=facts,
+        )
+
+
+def _scale(unit: str, engine: str) -> float:
+    """Bytes in a unit as engines mean it: their "GB" is 2^30 bytes."""
+    sizes = {"K": 1024, "M": MIB, "G": GIB}
+    if unit in ("T", "B", "M") and engine == "llama.cpp":
+        return {"T": 1e12, "B": 1e9, "M": 1e6}[unit]
+    return 1 if unit == "bytes" else sizes[unit[0]]
+
+
+def _plain(text: str) -> int | float | str:
+    digits = text.replace(",", "")
+    if digits.isdecimal():
+        return int(digits[:18])
+    try:
+        return float(digits)
+    except ValueError:
+        return text[:40]
+
+
+def compare(log: Log, model: ModelConfig) -> tuple[Comparison, ...]:
+    """Each number of `log` beside what the calculator makes of `model` and of what the log says of
+    its start."""
+    return tuple(_compared(finding, log, model) for finding in log.findings)
+
+
+def _compared(finding: Finding, log: Log, model: ModelConfig) -> Comparison:
+    make = MAKERS.get((finding.engine, finding.kind))
+    ours = None if make is None else _made(make, finding, log, model, {})
+    if ours is None:
+        return Comparison(finding=finding, ours=None, verdict="unknown", cause=None)
+    low, high = ours
+    middle = low if low == high else (low + high) / 2
+    if _meets(finding, (middle, middle)):
+        return Comparison(finding=finding, ours=middle, verdict="equal", cause=None)
+    if _meets(finding, ours):
+        return Comparison(
+            finding=finding, ours=middle, verdict="within", cause=None, ours_range=ours
+        )
+    cause = next(
+        (
+            Message(key=f"log.cause.{name}", params={"value": value})
+            for name, value, change in _changes(log, model)
+            if (made := _made(make, finding, log, model, change)) is not None
+            and _meets(finding, made)
+        ),
+        Message(key="log.cause.unknown"),
+    )
+    return Comparison(finding=finding, ours=middle, verdict="differs", cause=cause)
+
+
+def _made(
+    make: Callable, finding: Finding, log: Log, model: ModelConfig, change: Mapping[str, object]
+) -> tuple[float, float] | None:
+    """(least, most) of our number, or None where the log lacks what it follows from."""
+    try:
+        return make(finding, log, model, {**log.settings, **change})
+    except (UserError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _meets(finding: Finding, ours: tuple[float, float]) -> bool:
+    return ours[0] - finding.slack - 1e-6 <= finding.value <= ours[1] + finding.slack + 1e-6
+
+
+def _changes(log: Log, model: ModelConfig) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Causes to try, the likeliest first: (name, its value, what it changes)."""
+    if any(layer.window for layer in model.layer_counts):
+        yield "window", "", {"window_cache": False}
+    if any(layer.kind == "latent" for layer in model.layer_counts):
+        yield "expanded", "", {"latent": "expanded"}
+        yield "copied", "", {"latent": "copied"}
+    for name in LLAMA_FORMATS if log.engine == "llama.cpp" else SERVER_FORMATS:
+        yield "format", name, {"kv_format": name, "forced": True}
+    for tp in (1, 2, 4, 8, 16):
+        if tp != log.settings.get("tp", 1):
+            yield "ranks", str(tp), {"tp": tp}
+    if model.draft_layers:
+        yield "drafts", "", {"drafts": len(model.draft_layers)}
+    for length in (16, 32, 64, 128):
+        yield "block", str(length), {"block_len": length, "page_len": length}
+
+
+def _vllm(model: ModelConfig, said: Mapping[str, object]) -> serving_engines.VllmPool:
+    has_state = any(x.conv_elements or x.recurrent_elements for x in model.layer_counts)
+    length = (
+        serving_engines.VLLM_BLOCK_LEN
+        if has_state
+        else said.get("block_len", serving_engines.VLLM_BLOCK_LEN)
+    )
+    return serving_engines.vllm_pool(
+        model,
+        max_model_len=said.get("max_model_len", 1),
+        kv_format=said.get("kv_format", "auto"),
+        tp=said.get("tp", 1),
+        pp=said.get("pp", 1),
+        dcp=said.get("dcp", 1),
+        block_len=length,
+        batched_tokens=said.get("batched_tokens", serving_engines.VLLM_BATCHED_TOKENS),
+        hybrid=None if said.get("window_cache", True) else False,
+        num_draft_layers=said.get("drafts", 0),
+    )
+
+
+def _from_available(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple:
+    """Blocks or tokens, from the free memory that the log prints to two decimals."""
+    free = log.last("available")
+    if free is None:
+        return None
+    pool = _vllm(model, said)
+    blocks = [pool.num_blocks(int(free.value + sign * free.slack)) for sign in (-1, 1)]
+    if finding.kind == "gpu_blocks":
+        return tuple(blocks)
+    if finding.kind == "concurrency":
+        return tuple(pool.concurrency(num) for num in blocks)
+    by_length = [pool.num_tokens_by_concurrency(b, said.get("max_model_len", 1)) for b in blocks]
+    by_groups = [pool.num_tokens(num) for num in blocks]
+    older = by_groups[0] <= finding.value <= by_groups[1]
+    return tuple(by_groups if older or len(pool.groups) == 1 else by_length)
+
+
+def _concurrency(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple:
+    tokens = log.last("kv_tokens")
+    uniform = len(_vllm(model, said).groups) == 1
+    if tokens is not None and uniform:
+        return (tokens.value / said["max_model_len"],) * 2
+    return _from_available(finding, log, model, said)
+
+
+def _longest(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple | None:
+    """The longest request that the free memory holds, which the log prints to two decimals."""
+    free = log.last("available")
+    if free is None:
+        return None
+    asked = {"upper": said.get("max_model_len", 2**24), "tp": said.get("tp", 1)}
+    asked |= {"kv_format": said.get("kv_format", "auto")}
+    return tuple(
+        serving_engines.vllm_longest(model, int(free.value + sign * free.slack), **asked)
+        for sign in (-1, 1)
+    )
+
+
+def _exactly(make: Callable[[ModelConfig, Mapping], float]) -> Callable:
+    def made(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple:
+        value = make(model, said)
+        return value, value
+
+    return made
+
+
+def _weights(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple | None:
+    if model.weights is None:
+        return None
+    bits = weights.bits_of("auto", model.dtype)
+    value = weights.allocated_bytes(
+        model.weights, bits, said.get("tp", 1), model.rope_cache_numbers, stored=True
+    )
+    return (
+        0.99 * value,
+        1.01 * value,
+    )  # buffers of adapters and of quantised kernels are not counted
+
+
+def _llama(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple | None:
+    """Of the part that the line speaks of: one of a cache in two parts, the whole, or the state."""
+    facts = finding.facts
+    stated = said["kv_format"] if said.get("forced") else None
+    expanded = any(x.kind == "latent" for x in model.layer_counts)
+    cache = serving_engines.llama_cache(
+        model,
+        num_cells=said["n_ctx"] if "n_ctx" in said else facts["cells"],
+        num_sequences=said.get("n_seq", 1),
+        k_format=stated or facts.get("k_format", "f16"),
+        v_format=stated or facts.get("v_format", "f16"),
+        micro_batch=said.get("micro_batch", serving_engines.MICRO_BATCH),
+        pad_cells=serving_engines.OLD_PAD_CELLS,
+        window_cache=said.get("window_cache", finding.kind == "kv_part"),
+        latent=said.get("latent", "expanded" if expanded and "V (" in finding.line else "latent"),
+    )
+    if finding.kind == "state_size":
+        return (cache.state_bytes,) * 2
+    if finding.kind == "kv_size":
+        return (cache.kv_bytes,) * 2
+    windowed = sum(n for x, n in model.layer_counts.items() if x.window and x.num_kv_heads)
+    is_window = windowed and facts.get("layers") == windowed
+    return (cache.window_bytes if is_window else cache.full_bytes,) * 2
+
+
+def _model_size(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple | None:
+    bits = finding.facts["bits"]
+    if model.num_parameters is None:
+        return None
+    return tuple(model.num_parameters * (bits + sign * 0.005) / 8 for sign in (-1, 1))
+
+
+def _sglang(part: str) -> Callable:
+    def make(model: ModelConfig, said: Mapping) -> float:
+        pool = serving_engines.sglang_pool(
+            model,
+            num_tokens=said.get("sglang_tokens", 0),
+            kv_format=said.get("kv_format", "auto"),
+            tp=said.get("tp", 1),
+            page_len=said.get("page_len", 1),
+            num_state_slots=said.get("mamba_slots", 0),
+        )
+        return getattr(pool, part)
+
+    return _exactly(make)
+
+
+def _trt(model: ModelConfig, said: Mapping) -> serving_engines.TrtPool:
+    return serving_engines.trt_pool(
+        model,
+        kv_format=said.get("kv_format", "auto"),
+        tp=said.get("tp", 1),
+        block_len=said.get("block_len", serving_engines.TRT_BLOCK_LEN),
+    )
+
+
+def _trt_blocks(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple:
+    pool, free = _trt(model, said), said["trt_available_gib"]
+    fraction = said.get("trt_fraction", 0.9)
+    return tuple(pool.num_blocks((free + sign * 0.005) * GIB, fraction) for sign in (-1, 1))
+
+
+MAKERS: dict[tuple[str, str], Callable] = {
+    ("vllm", "gpu_blocks"): _from_available,
+    ("vllm", "cpu_blocks"): _exactly(lambda m, said: _vllm(m, said).num_blocks(SWAP_GIB * GIB)),
+    ("vllm", "kv_tokens"): _from_available,
+    ("vllm", "concurrency"): _concurrency,
+    ("vllm", "weights"): _weights,
+    ("vllm", "need"): _exactly(lambda m, said: _vllm(m, {**said, "pp": 1}).request_bytes),
+    ("vllm", "longest"): _longest,
+    ("vllm", "block_len"): _exactly(lambda m, said: _vllm(m, said).block_len),
+    ("llama.cpp", "kv_size"): _llama,
+    ("llama.cpp", "kv_part"): _llama,
+    ("llama.cpp", "state_size"): _llama,
+    ("llama.cpp", "model_size"): _model_size,
+    ("llama.cpp", "params"): _exactly(lambda m, said: m.num_parameters),
+    ("sglang", "k_size"): _sglang("key_bytes"),
+    ("sglang", "v_size"): _sglang("value_bytes"),
+    ("sglang", "kv_size"): _sglang("kv_bytes"),
+    ("sglang", "conv_size"): _sglang("conv_bytes"),
+    ("sglang", "ssm_size"): _sglang("recurrent_bytes"),
+    ("tensorrt-llm", "gpu_blocks"): _trt_blocks,
+    ("tensorrt-llm", "kv_size"): _exactly(
+        lambda m, said: _trt(m, said).pool_bytes(said["trt_tokens"])
+    ),
+}

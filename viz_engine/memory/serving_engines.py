@@ -1,0 +1,516 @@
+"""How each engine rounds and shares out what a model keeps: blocks, pages, cells, slots.
+
+Each engine's own arithmetic, from its source: vLLM (v1/core/kv_cache_utils.py,
+v1/kv_cache_interface.py), SGLang (mem_cache/memory_pool.py), llama.cpp (llama-kv-cache-iswa.cpp),
+TensorRT-LLM (kvCacheManager.cpp). All bytes are of one rank. It knows nothing of weights, GPUs or
+of what fits.
+
+Try it: `python -m viz_engine size --model llama-3.1-8b --context 8192 --engine vllm`
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from viz_engine.memory import row_bytes
+from viz_engine.model.config import ModelConfig
+from viz_engine.model.spec import LayerSpec
+from viz_engine.text import UserError
+
+ENGINES = ("exact", "transformers", "vllm", "sglang", "llama.cpp", "tensorrt-llm")
+PRODUCTS = {  # their names, which are not translated; "exact" is none
+    "transformers": "transformers",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llama.cpp": "llama.cpp",
+    "tensorrt-llm": "TensorRT-LLM",
+}
+# Those that can keep V in another format than K.
+APART = ("exact", "llama.cpp")
+# Formats that each one can keep its cache in, beside the model's own type; "exact" any.
+CACHE_FORMATS = {
+    "transformers": ("f32", "bf16", "f16", "int8", "int4", "int2"),
+    "vllm": ("bf16", "f16", "fp8", "fp8_per_token_head", "int8_per_token_head", "nvfp4"),
+    "sglang": ("bf16", "f16", "fp8", "int8", "int8_token_head_f16", "mxfp4", "nvfp4"),
+    "llama.cpp": ("f32", "bf16", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
+    "tensorrt-llm": ("bf16", "f16", "fp8", "int8", "nvfp4"),
+}
+VLLM_BLOCK_LEN = 16
+VLLM_BATCHED_TOKENS = 8192  # --max-num-batched-tokens of a server on a large GPU; 2048 on others
+TRT_BLOCK_LEN = 32
+MICRO_BATCH = 512  # llama.cpp -ub
+PAD_CELLS = 256  # llama.cpp with flash attention, and its window cache always
+OLD_PAD_CELLS = 32  # llama.cpp without flash attention, before late 2025
+# More than this times the fewest layers of a kind, and vLLM makes groups of the fewest.
+GROUP_RATIO = 1.5
+
+
+def served_dtype(model: ModelConfig, engine: str) -> str:
+    """The type that weights and cache have unless asked otherwise: the model's own; servers load
+    a 32-bit model in 16 bits (vLLM `_get_and_verify_dtype`, SGLang and TensorRT-LLM likewise)."""
+    wide = model.dtype == "f32" and engine in ("vllm", "sglang", "tensorrt-llm")
+    return "f16" if wide else model.dtype
+
+
+def stage_layers(layers: tuple[LayerSpec, ...], pp: int) -> tuple[tuple[LayerSpec, ...], ...]:
+    """The layers of each pipeline stage. A remainder goes to the stages before the last, from the
+    back, as vLLM's `get_pp_indices` does. Raises UserError where a stage would be empty."""
+    if pp > len(layers):
+        raise UserError("error.size_pp", pp=pp, layers=len(layers))
+    sizes = [len(layers) // pp] * pp
+    for i in range(len(layers) % pp):
+        sizes[-2 - i if pp > 1 else 0] += 1
+    starts = [sum(sizes[:i]) for i in range(pp)]
+    return tuple(layers[a : a + n] for a, n in zip(starts, sizes, strict=True))
+
+
+def stage_counts(
+    model: ModelConfig, pp: int, last: tuple[LayerSpec, ...] = ()
+) -> tuple[Mapping[LayerSpec, int], ...]:
+    """How many layers of each sort every pipeline stage holds; `last` are more of the last one."""
+    if pp == 1:
+        counts = model.layer_counts
+        return (Counter(counts) + Counter(last) if last else counts,)
+    stages = stage_layers(model.layers, pp)
+    return tuple(Counter(s) for s in (*stages[:-1], stages[-1] + last))
+
+
+# --- vLLM -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmGroup:
+    """Layers that share a block table: `num_layers` of one kind, padding not counted."""
+
+    kind: str
+    num_layers: int
+    block_len: int  # tokens in a block
+    blocks_per_request: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmPool:
+    """What vLLM makes of a model's cache on one rank."""
+
+    block_len: int  # of the attention layers, grown where a state needs a larger page
+    block_bytes: int  # one block id in all layers of a group: page x group size
+    page_bytes: int  # one block of one layer
+    group_size: int
+    groups: tuple[VllmGroup, ...]
+    state_page_bytes: int  # of one state layer before padding; 0: none
+    context_parallel: int
+
+    @property
+    def blocks_per_request(self) -> int:
+        """Block ids that one request of the longest length takes, over all groups."""
+        return sum(group.blocks_per_request for group in self.groups)
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of one such request: what the start-up check asks for."""
+        return self.blocks_per_request * self.block_bytes
+
+    def num_blocks(self, available_bytes: int) -> int:
+        """`floor(available / block bytes)`: "# GPU blocks"."""
+        return available_bytes // self.block_bytes if self.block_bytes else 0
+
+    def num_tokens(self, num_blocks: int) -> int:
+        """Capacity of a uniform model, as "GPU KV cache size" prints it up to early 2026: blocks
+        divided by groups, times the smallest block. No capacity where there are several groups."""
+        smallest = min(group.block_len for group in self.groups)
+        return num_blocks // len(self.groups) * smallest * self.context_parallel
+
+    def concurrency(self, num_blocks: int) -> float:
+        """ "Maximum concurrency": requests of the longest length that fit at once."""
+        return num_blocks / self.blocks_per_request
+
+    def num_tokens_by_concurrency(self, num_blocks: int, max_model_len: int) -> int:
+        """ "GPU KV cache size" since mid 2026: concurrency times the longest length."""
+        return int(self.concurrency(num_blocks) * max_model_len)
+
+
+@lru_cache(maxsize=1024)
+def vllm_pool(
+    model: ModelConfig,
+    *,
+    max_model_len: int,
+    kv_format: str = "auto",
+    tp: int = 1,
+    pp: int = 1,
+    dcp: int = 1,
+    block_len: int = VLLM_BLOCK_LEN,
+    batched_tokens: int = VLLM_BATCHED_TOKENS,
+    hybrid: bool | None = None,
+    num_draft_layers: int = 0,
+    num_draft_tokens: int = 0,
+    state_blocks: int = 1,
+    cross_len: int | None = None,
+) -> VllmPool:
+    """The pool of one rank (of the pipeline stage that needs most).
+
+    `hybrid` off counts window and chunked layers as full; None is vLLM's default: on, except for
+    chunked layers. `state_blocks`: 1 without prefix caching, 2 with ("align"), and one more for
+    each drafted token. `cross_len`: tokens of an image or of the encoder, where the config does
+    not say. Raises UserError where the pages of a model cannot be made equal.
+    """
+    dtype = served_dtype(model, "vllm")
+    drafts = model.draft_layers[:num_draft_layers] or ()
+    if num_draft_layers > len(drafts):
+        grown = next((x for x in reversed(model.layers) if x.kind in ("full", "latent")), None)
+        drafts = (grown,) * num_draft_layers if grown else ()
+    ask = _VllmAsk(
+        max_model_len=max_model_len,
+        format=row_bytes.format_name(dtype if kv_format == "auto" else kv_format),
+        conv_format=dtype,
+        recurrent_format=model.recurrent_format,
+        tp=tp,
+        dcp=dcp,
+        block_len=block_len,
+        batched_tokens=batched_tokens,
+        hybrid=hybrid,
+        num_draft_tokens=num_draft_tokens,
+        state_blocks=state_blocks + num_draft_tokens,
+        cross_len=cross_len,
+    )
+    pools = [ask.pool(stage) for stage in stage_counts(model, pp, drafts + model.cross_layers)]
+    return max(pools, key=lambda pool: pool.block_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _VllmAsk:
+    max_model_len: int
+    format: str
+    conv_format: str
+    recurrent_format: str
+    tp: int
+    dcp: int
+    block_len: int
+    batched_tokens: int
+    hybrid: bool | None
+    num_draft_tokens: int
+    state_blocks: int
+    cross_len: int | None
+
+    def pool(self, counts: Mapping[LayerSpec, int]) -> VllmPool:
+        """The pool of a stage whose layers `counts` counts."""
+        attention: dict[tuple, tuple[LayerSpec, int]] = {}
+        for layer, num in counts.items():
+            if layer.num_kv_heads:
+                seen = self._seen(layer, counts)
+                key = (seen.kind, seen.window, seen.num_kv_heads, seen.key_dim, seen.value_dim)
+                attention[key] = (seen, attention.get(key, (seen, 0))[1] + num)
+        states = {x: n for x, n in counts.items() if x.conv_elements or x.recurrent_elements}
+        state_page = max((self._state_bytes(x) for x in states), default=0)
+        layers = [layer for layer, _ in attention.values()]
+        block_len = self._grown_block(layers, state_page)
+        pages = [block_len * self._row(layer) for layer in layers]
+        nums = [num for _, num in attention.values()]
+        if len({(x.kind, x.window) for x in layers}) == 1 and not states:
+            # one group, whatever the widths of its layers
+            return VllmPool(
+                block_len=block_len,
+                block_bytes=sum(page * num for page, num in zip(pages, nums, strict=True)),
+                page_bytes=max(pages),
+                group_size=sum(nums),
+                groups=(self._group(layers[0], sum(nums), block_len),),
+                state_page_bytes=0,
+                context_parallel=self.dcp,
+            )
+        page = max(pages, default=state_page)
+        kinds = [
+            (x, n, self._page_block(p, page, block_len))
+            for (x, n), p in zip(attention.values(), pages, strict=True)
+        ]
+        if states:
+            kinds.append((None, sum(states.values()), block_len))
+        fewest, most = (pick((num for _, num, _ in kinds), default=0) for pick in (min, max))
+        size = most if most < fewest * GROUP_RATIO else fewest
+        groups = []
+        for layer, num, length in kinds:
+            parts = -(-num // size)
+            shares = [num // parts + (i < num % parts) for i in range(parts)]
+            groups += [self._group(layer, share, length) for share in shares]
+        return VllmPool(
+            block_len=block_len,
+            block_bytes=page * size,
+            page_bytes=page,
+            group_size=size,
+            groups=tuple(groups),
+            state_page_bytes=state_page,
+            context_parallel=self.dcp,
+        )
+
+    def _seen(self, layer: LayerSpec, counts: Mapping[LayerSpec, int]) -> LayerSpec:
+        """The layer as vLLM's manager sees it: a window counts only where hybrids are handled, or
+        where all layers have it."""
+        if layer.kind not in ("sliding", "chunked"):
+            return layer
+        others = any(x.num_kv_heads and x.kind != layer.kind for x in counts)
+        off = self.hybrid is False or (self.hybrid is None and layer.kind == "chunked")
+        return replace(layer, kind="full", window=None) if off and others else layer
+
+    def _row(self, layer: LayerSpec) -> int:
+        return row_bytes.row_bytes(layer, self.format, self.format, tp=self.tp).total
+
+    def _state_bytes(self, layer: LayerSpec) -> int:
+        return row_bytes.state_bytes(
+            layer,
+            self.conv_format,
+            self.recurrent_format,
+            tp=self.tp,
+            extra_columns=self.num_draft_tokens,
+        ).total
+
+    def _grown_block(self, attention: list[LayerSpec], state_page: int) -> int:
+        """`align x ceil(state page / (align x bytes of a token))` where that is more."""
+        if not attention or not state_page:
+            return self.block_len
+        row = max(self._row(x) for x in attention)
+        align = self.block_len
+        return max(self.block_len, align * math.ceil(state_page / (align * row)))
+
+    @staticmethod
+    def _page_block(page: int, largest: int, block_len: int) -> int:
+        """Tokens in a block whose page is as large as the largest."""
+        if largest % page:
+            raise UserError("error.size_pages", page=page, largest=largest)
+        return block_len * (largest // page)
+
+    def _group(self, layer: LayerSpec | None, num_layers: int, block_len: int) -> VllmGroup:
+        kind = "state" if layer is None else layer.kind
+        length = self.max_model_len
+        if kind == "state":
+            blocks = self.state_blocks
+        elif kind == "sliding":
+            seen = min(layer.window - 1 + self.batched_tokens, length)
+            blocks = math.ceil(seen / block_len) + 1
+        elif kind == "chunked":
+            blocks = math.ceil(min(layer.window + self.batched_tokens, length) / block_len)
+        elif kind == "cross":
+            blocks = math.ceil((layer.fixed_len or self.cross_len or 0) / block_len)
+        else:
+            blocks = math.ceil(math.ceil(length / self.dcp) / block_len)
+        return VllmGroup(
+            kind=kind, num_layers=num_layers, block_len=block_len, blocks_per_request=blocks
+        )
+
+
+def vllm_available_bytes(
+    total_bytes: float,
+    utilization: float,
+    *,
+    weight_bytes: float,
+    non_torch_bytes: float,
+    activation_bytes: float,
+) -> int:
+    """What vLLM leaves for the cache: `total x utilization - weights - non-torch - activation
+    peak` (worker `determine_available_memory`; CUDA graphs are not subtracted)."""
+    usable = total_bytes * utilization
+    return int(usable - weight_bytes - non_torch_bytes - activation_bytes)
+
+
+def vllm_longest(
+    model: ModelConfig, available_bytes: int, *, upper: int, **settings: object
+) -> int:
+    """ "estimated maximum model length": the longest request that `available_bytes` hold, at most
+    `upper`; 0: not even one token."""
+    low, high = 0, upper
+    while low < high:
+        middle = (low + high + 1) // 2
+        pool = vllm_pool(model, max_model_len=middle, **settings)
+        if pool.request_bytes <= available_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# --- llama.cpp --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaCache:
+    """What llama.cpp reserves, all of it at start."""
+
+    cells: int  # of a full layer
+    window_cells: int  # of a window layer
+    full_bytes: int
+    window_bytes: int
+    cross_bytes: int
+    conv_bytes: int  # "R"
+    recurrent_bytes: int  # "S"
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.full_bytes + self.window_bytes + self.cross_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        return self.conv_bytes + self.recurrent_bytes
+
+
+def pad(value: int, multiple: int) -> int:
+    """`value` rounded up to a multiple."""
+    return -(-value // multiple) * multiple
+
+
+def llama_cache(
+    model: ModelConfig,
+    *,
+    num_cells: int,
+    num_sequences: int = 1,
+    k_format: str = "f16",
+    v_format: str = "f16",
+    window_format: str | None = None,
+    micro_batch: int = MICRO_BATCH,
+    pad_cells: int = PAD_CELLS,
+    window_cache: bool = True,
+    unified: bool = True,
+    latent: str = "latent",
+    state_format: str = "f32",
+    num_planes: int = 1,
+    cross_format: str | None = None,
+) -> LlamaCache:
+    """llama.cpp's caches for `num_cells` of context in all slots together (`n_ctx`).
+
+    Window layers get `pad256(min(n_ctx, window x slots + micro-batch))` cells; without
+    `window_cache` (builds before May 2025, ik_llama.cpp, `--swa-full`) as many as full layers.
+    With `unified` off every slot has its own cells: `n_ctx / slots` and `window + micro-batch`.
+    States are f32, once a slot and plane (1 + speculative snapshots). `latent`: see `kv.row_bytes`.
+    """
+    streams = 1 if unified else num_sequences
+    cells = pad(-(-num_cells // streams), pad_cells)
+    slots = num_sequences if unified else 1
+    full = window = cross = conv = recurrent = window_cells = 0
+    for layer, num in model.layer_counts.items():
+        row = row_bytes.row_bytes(layer, k_format, v_format, latent=latent, sparse_fp8=False)
+        if layer.kind in ("sliding", "chunked"):
+            own = pad(min(cells, layer.window * slots + micro_batch), PAD_CELLS)
+            own = own if window_cache else cells
+            window_cells = max(window_cells, own)
+            if window_format is not None:
+                row = row_bytes.row_bytes(layer, window_format, window_format)
+            window += num * own * streams * row.total
+        elif layer.kind == "cross":
+            name = cross_format or k_format
+            cross += num * (layer.fixed_len or 0) * row_bytes.row_bytes(layer, name, name).total
+        else:
+            full += num * cells * streams * row.total
+        state = row_bytes.state_bytes(layer, state_format, state_format)
+        conv += num * state.conv * num_sequences * num_planes
+        recurrent += num * state.recurrent * num_sequences * num_planes
+    return LlamaCache(
+        cells=cells * streams,
+        window_cells=window_cells * streams,
+        full_bytes=full,
+        window_bytes=window,
+        cross_bytes=cross,
+        conv_bytes=conv,
+        recurrent_bytes=recurrent,
+    )
+
+
+# --- SGLang -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangPool:
+    """SGLang's pools on one rank, as its log prints them ("GB" there is GiB)."""
+
+    key_bytes: int
+    value_bytes: int
+    index_bytes: int
+    conv_bytes: int
+    recurrent_bytes: int
+    request_table_bytes: int
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.key_bytes + self.value_bytes + self.index_bytes
+
+
+def sglang_format(name: str) -> str:
+    """SGLang's int8 cache keeps a scale for each token and head beside the numbers."""
+    return "int8_token_head_f16" if name == "int8" else name
+
+
+def sglang_pool(
+    model: ModelConfig,
+    *,
+    num_tokens: int,
+    kv_format: str = "auto",
+    tp: int = 1,
+    pp: int = 1,
+    page_len: int = 1,
+    num_state_slots: int = 0,
+    conv_format: str | None = None,
+    recurrent_format: str | None = None,
+    max_running: int = 0,
+    max_context_len: int = 0,
+) -> SglangPool:
+    """`(tokens + page) x bytes` for K and for V, states for one slot more than asked, and the
+    table from requests to tokens, `(max_running + 1) x (context + 4) x 4` bytes."""
+    dtype = served_dtype(model, "sglang")
+    name = sglang_format(row_bytes.format_name(dtype if kv_format == "auto" else kv_format))
+    held = num_tokens + page_len
+    slots = num_state_slots + 1 if num_state_slots else 0
+    key = value = index = conv = recurrent = 0
+    counts = max(stage_counts(model, pp), key=lambda stage: sum(stage.values()))
+    for layer, num in counts.items():
+        row = row_bytes.row_bytes(layer, name, name, tp=tp)
+        key += num * held * row.key
+        value += num * held * row.value
+        index += num * held * row.index
+        state = row_bytes.state_bytes(
+            layer, conv_format or dtype, recurrent_format or model.recurrent_format, tp=tp
+        )
+        conv += num * slots * state.conv
+        recurrent += num * slots * state.recurrent
+    table = (max_running + 1) * (max_context_len + 4) * 4 if max_running else 0
+    return SglangPool(
+        key_bytes=key,
+        value_bytes=value,
+        index_bytes=index,
+        conv_bytes=conv,
+        recurrent_bytes=recurrent,
+        request_table_bytes=table,
+    )
+
+
+# --- TensorRT-LLM -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrtPool:
+    """TensorRT-LLM's primary pool on one rank."""
+
+    block_len: int
+    block_bytes: int
+
+    def num_blocks(self, free_bytes: float, fraction: float = 0.9) -> int:
+        """`ceil(free memory x fraction / block bytes)`."""
+        return math.ceil(free_bytes * fraction / self.block_bytes)
+
+    def pool_bytes(self, num_tokens: int) -> int:
+        """Bytes of the blocks that hold `num_tokens`."""
+        return math.ceil(num_tokens / self.block_len) * self.block_bytes
+
+
+def trt_pool(
+    model: ModelConfig,
+    *,
+    kv_format: str = "auto",
+    tp: int = 1,
+    pp: int = 1,
+    block_len: int = TRT_BLOCK_LEN,
+) -> TrtPool:
+    """A block holds `block_len` tokens of all layers of a stage."""
+    dtype = served_dtype(model, "tensorrt-llm")
+    name = row_bytes.format_name(dtype if kv_format == "auto" else kv_format)
+    row = max(
+        sum(num * row_bytes.row_bytes(x, name, name, tp=tp).total for x, num in stage.items())
+        for stage in stage_counts(model, pp)
+    )
+    return TrtPool(block_len=block_len, block_bytes=block_len * row)

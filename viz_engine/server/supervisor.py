@@ -1,0 +1,525 @@
+"""The engine process, seen from the web process: `Engine` owns the program `worker` and its queue.
+
+It starts the program, hands it one run at a time, watches it, ends it when it no longer answers and
+starts it again. It knows nothing of models, pages or sockets, and never imports torch.
+
+Try it: `python -m pytest tests/server/test_worker.py -k real`
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from viz_engine.paths import ROOT
+from viz_engine.run import cost
+from viz_engine.run.codec import settings_to_dict, to_line
+from viz_engine.run.events import Event, RunSettings, RunStarted, StepFinished
+from viz_engine.run.log import LogError, RunLog
+from viz_engine.run.race import RaceLog, RaceSettings
+from viz_engine.text import Message, UserError
+
+COMMAND = (sys.executable, "-m", "viz_engine.engine.worker")
+TICK_S = 1.0
+SILENT_S = 10.0  # without a heartbeat: hung
+START_S = 120.0  # until the first `ready`: importing torch may hold every thread on a cold disk
+LOADING_SILENT_S = 600.0  # loading without a word of progress
+STEP_FLOOR_S = 60.0  # no step is called hung before this
+SLOWEST_FLOPS_PER_S = 5e9  # assumed until a run has shown its own rate: one slow core
+CANCEL_GRACE_S = 10.0  # asked to stop, still in the same step: killed
+MAX_BACK_OFF_S = 60.0  # between starts of a child that dies before it is ready
+TRIES_WITHOUT_WORK = 3  # such deaths, after which only a new run starts it again
+
+
+class Sink(Protocol):
+    """What the engine tells about a run or a race (`live.Run`). Called from the engine's
+    threads."""
+
+    id: str
+    settings: RunSettings | RaceSettings
+    log: RunLog | RaceLog
+    predicted: list[list[int | None]]  # one a step, FLOPs first; None: cannot be predicted
+    note: Message | None  # shown when it has ended without an error
+
+    def append(self, line: str) -> Event: ...
+    def set_status(
+        self,
+        state: str,
+        *,
+        position: int | None = None,
+        message: Message | None = None,
+        fraction: float | None = None,
+    ) -> None: ...
+    def finish(self, error: Message | None) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A run in the engine's hands. Times are seconds of the engine's clock."""
+
+    run: Sink
+    asked_at: float
+    samples: str = "each"  # magnitudes of the rows: after each step, or none
+    sent_at: float = 0.0
+    moved_at: float = 0.0  # the last step, or the last word of progress while loading
+    slowest: float = float("inf")  # FLOP/s of its slowest step
+    cancelled_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What a page says of the engine process."""
+
+    state: str  # stopped, starting, ready
+    devices: tuple[str, ...]
+    device: str | None  # what `auto` takes here
+    dtype: str | None
+    memory_bytes: int | None
+    problem: Message | None  # why no run can work (torch is missing)
+    progress: Message | None  # what it prepares now
+    fraction: float | None
+    measuring: bool  # the ceilings, now or as soon as the run that is on is over
+    measure_problem: Message | None  # why the last measurement failed
+
+
+class ChildProcess:
+    """A running child: one thread reads its lines, one writes to it, so that a child that does
+    not read never holds up its parent."""
+
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        on_line: Callable[["ChildProcess", bytes], None],
+        on_exit: Callable[["ChildProcess", int], None],
+    ) -> None:
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        self._popen = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": path},
+        )
+        self.pid = self._popen.pid
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._threads = (
+            threading.Thread(target=self._read, args=(on_line, on_exit), daemon=True),
+            threading.Thread(target=self._write, daemon=True),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, message: Mapping[str, object]) -> None:
+        self._outbox.put(json.dumps(message).encode("ascii") + b"\n")
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Close its stdin, on which it ends by itself; kill it where it does not."""
+        self._outbox.put(None)
+        try:
+            self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _read(self, on_line: Callable, on_exit: Callable) -> None:
+        with self._popen.stdout as stdout:
+            for line in stdout:
+                on_line(self, line)
+        try:
+            code = self._popen.wait(SILENT_S)
+        except subprocess.TimeoutExpired:  # closed its stdout and lives on
+            self._popen.kill()
+            code = self._popen.wait()
+        self._outbox.put(None)
+        on_exit(self, code)
+
+    def _write(self) -> None:
+        try:
+            with self._popen.stdin as stdin:
+                while (data := self._outbox.get()) is not None:
+                    stdin.write(data)
+                    stdin.flush()
+        except OSError:
+            pass  # it has died; the reader tells
+
+
+class Engine:
+    """Owns the engine process: a first-in-first-out queue of runs, a watchdog and restarts.
+
+    `check` does all that time brings about (start, dispatch, watch); a thread calls it each
+    second and whenever something was asked for. The child is always spawned from that thread: on
+    Linux niceness is a thread's own and is inherited, so the child keeps the priority that the
+    thread had at `start`, whatever the web process does to itself later.
+    """
+
+    def __init__(
+        self,
+        spawn: Callable[[Callable, Callable], ChildProcess] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._spawn = spawn or (lambda line, end: ChildProcess(COMMAND, line, end))
+        self._clock = clock
+        self.on_tick = on_tick
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._queue: list[Job] = []
+        self._current: Job | None = None
+        self._process: ChildProcess | None = None
+        self._ready: Mapping[str, object] | None = None
+        self._heard_at = self._checked_at = clock()
+        self._spawn_at = float("-inf")
+        self._early_deaths = 0
+        self._killed_for: Message | None = None
+        self._preparing = False
+        self._progress: tuple[Message, float | None] | None = None
+        self._to_measure: str | None = None  # a device whose ceilings are asked for
+        self._measuring = False
+        self._measure_problem: Message | None = None
+
+    # -- what others ask for
+
+    def start(self) -> None:
+        """Start the thread, and with it the process. Does nothing the second time."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the process and the thread. Runs that are still on end as cancelled."""
+        with self._lock:
+            self._stopping = True
+            process, self._process = self._process, None
+            jobs = [job for job in (self._current, *self._queue) if job]
+            self._current, self._queue = None, []
+        self._wake.set()
+        for job in jobs:
+            _end(job, "cancelled", Message(key="service.shut_down"))
+        if process is not None:
+            process.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5)
+
+    def submit(self, run: Sink, *, samples: str = "each") -> None:
+        """Put a run at the end of the queue."""
+        with self._lock:
+            self._queue.append(Job(run=run, asked_at=self._clock(), samples=samples))
+            self._tell_positions()
+        self._wake.set()
+
+    def measure(self, device: str) -> None:
+        """Measure the ceilings of `device` between two runs; `roofline.load` then has them."""
+        with self._lock:
+            if not self._measuring:
+                self._to_measure, self._measuring, self._measure_problem = device, True, None
+        self._wake.set()
+
+    def cancel(self, run_id: str, note: Message | None = None) -> None:
+        """Stop a run: out of the queue at once, while loading at once, else after the step that
+        it is in. `note` says why, where it was not the visitor who asked."""
+        with self._lock:
+            for job in self._queue:
+                if job.run.id == run_id:
+                    self._queue.remove(job)
+                    _end(job, "cancelled", note)
+                    self._tell_positions()
+                    return
+            job = self._current
+            if job is None or job.run.id != run_id or job.cancelled_at is not None:
+                return
+            job.cancelled_at = self._clock()
+            job.run.note = note or Message(key="service.cancelled")
+            self._process.send({"op": "cancel", "run_id": run_id})
+            if job.run.log.started is None:  # the child drops it as soon as it looks
+                self._current = None
+                _end(job, "cancelled", note)
+        self._wake.set()
+
+    @property
+    def queue_len(self) -> int:
+        return len(self._queue)
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process else None
+
+    def info(self) -> EngineInfo:
+        with self._lock:
+            ready = self._ready or {}
+            problem, progress = ready.get("problem"), self._progress
+            return EngineInfo(
+                state="ready" if self._ready else "starting" if self._process else "stopped",
+                devices=tuple(ready.get("devices") or ()),
+                device=ready.get("device"),
+                dtype=ready.get("dtype"),
+                memory_bytes=ready.get("memory_bytes"),
+                problem=_message(problem) if problem else None,
+                progress=progress[0] if progress else None,
+                fraction=progress[1] if progress else None,
+                measuring=self._measuring,
+                measure_problem=self._measure_problem,
+            )
+
+    # -- what time brings about
+
+    def _loop(self) -> None:
+        while not self._stopping:
+            try:
+                self.check()
+                self.on_tick()
+            except Exception:  # the watchdog must outlive a fault
+                traceback.print_exc()
+            self._wake.wait(TICK_S)
+            self._wake.clear()
+
+    def check(self) -> None:
+        """Watch the child, start it where it is due, hand it the next run."""
+        now = self._clock()
+        with self._lock:
+            if self._stopping:
+                return
+            if now - self._checked_at > SILENT_S / 2:  # it was us who slept: listen first
+                self._heard_at = now
+                if self._current is not None:
+                    self._current.moved_at = now
+            self._checked_at = now
+            if self._process is not None:
+                self._watch(now)
+            elif now >= self._spawn_at and (self._queue or self._early_deaths < TRIES_WITHOUT_WORK):
+                self._start_process(now)
+            if self._process is not None and self._killed_for is None:
+                self._dispatch(now)
+
+    def _start_process(self, now: float) -> None:
+        self._heard_at = now
+        self._ready = self._killed_for = self._progress = None
+        try:
+            self._process = self._spawn(self._on_line, self._on_exit)
+        except OSError as error:
+            self._early_deaths += 1
+            self._back_off(now)
+            reason = Message(key="service.no_start", params={"reason": str(error)[:200]})
+            for job in self._queue:
+                _end(job, "error", reason)
+            self._queue = []
+            return
+        if not self._preparing:  # a preparation that ended the child is not tried again
+            self._preparing = True
+            self._process.send({"op": "prepare"})
+
+    def _dispatch(self, now: float) -> None:
+        if self._to_measure is not None and self._current is None:
+            self._process.send({"op": "measure", "device": self._to_measure})
+            self._to_measure = None
+        if self._current is not None or not self._queue:
+            return
+        job = self._current = self._queue.pop(0)
+        job.sent_at = job.moved_at = now
+        message, fraction = self._progress or (
+            Message(key="service.loading" if self._ready else "service.starting"),
+            None,
+        )
+        job.run.set_status("loading", message=message, fraction=fraction)
+        self._process.send(
+            {
+                "op": "race" if isinstance(job.run.settings, RaceSettings) else "run",
+                "run_id": job.run.id,
+                "settings": settings_to_dict(job.run.settings),
+                "waited_ns": int((now - job.asked_at) * 1e9),
+                "samples": job.samples,
+            }
+        )
+        self._tell_positions()
+
+    def _tell_positions(self) -> None:
+        for place, job in enumerate(self._queue, start=1):
+            message = Message(key="service.queued", params={"position": place})
+            job.run.set_status("queued", position=place, message=message)
+
+    def _watch(self, now: float) -> None:
+        if self._killed_for is not None:
+            return
+        silent = now - self._heard_at
+        if silent > (SILENT_S if self._ready else START_S):
+            self._kill("service.silent", seconds=round(silent))
+        job = self._current
+        if job is None or self._killed_for is not None:
+            return
+        still = now - job.moved_at
+        if job.cancelled_at is not None:
+            if now - job.cancelled_at > CANCEL_GRACE_S:
+                self._kill("service.no_stop")
+        elif job.run.log.started is None:
+            if still > LOADING_SILENT_S:
+                self._kill("service.loading_hung", seconds=round(still))
+        elif still > step_limit_s(job.run.log, job.slowest):
+            self._kill("service.step_hung", seconds=round(still))
+
+    def _kill(self, key: str, **params: int) -> None:
+        self._killed_for = Message(key=key, params=params)
+        self._process.kill()
+
+    def _back_off(self, now: float) -> None:
+        tries = self._early_deaths
+        self._spawn_at = now + (min(2.0 ** (tries - 2), MAX_BACK_OFF_S) if tries > 1 else 0)
+
+    # -- what the child says, and that it has gone
+
+    def _on_exit(self, process: ChildProcess, code: int) -> None:
+        with self._lock:
+            if process is not self._process:
+                return
+            now = self._clock()
+            reason = self._killed_for or exit_reason(code)
+            self._early_deaths = 0 if self._ready else self._early_deaths + 1
+            self._back_off(now)
+            self._process = self._ready = self._progress = self._killed_for = None
+            if self._measuring and self._to_measure is None:
+                self._measuring, self._measure_problem = False, reason
+            job, self._current = self._current, None
+            if job is not None and job.cancelled_at is not None:
+                _end(job, "cancelled", job.run.note)
+            elif job is not None:
+                _end(job, "error", reason)
+        self._wake.set()
+
+    def _on_line(self, process: ChildProcess, line: bytes) -> None:
+        with self._lock:
+            if process is not self._process or self._killed_for is not None:
+                return
+            self._heard_at = self._clock()
+            try:
+                message = json.loads(line)
+                self._take(message["op"], message)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                traceback.print_exc()
+                self._kill("service.protocol")
+
+    def _take(self, op: str, message: Mapping[str, object]) -> None:
+        if op == "ready":
+            self._ready = message
+            return
+        if op == "measured":
+            problem = message.get("problem")
+            self._measuring = False
+            self._measure_problem = _message(problem) if problem else None
+            return
+        job = self._current
+        mine = job is not None and message.get("run_id") == job.run.id
+        if op == "progress":
+            self._take_progress(job, mine, message)
+        elif op == "event" and mine:
+            self._take_event(job, message["line"])
+        elif op in ("done", "refused") and mine:
+            self._current = None
+            error = _message(message["message"]) if op == "refused" else None
+            if job.run.log.finished is None:
+                if job.cancelled_at is not None:
+                    _end(job, "cancelled", job.run.note)
+                else:
+                    _end(job, "error", error or Message(key="service.no_end"))
+            self._wake.set()
+
+    def _take_progress(self, job: Job | None, mine: bool, message: Mapping[str, object]) -> None:
+        text, fraction = message.get("message"), message.get("fraction")
+        told = (_message(text), fraction) if text else None
+        if message.get("run_id") is None:
+            self._progress, self._preparing = told, told is not None
+        elif not mine:
+            return
+        if job is not None and job.run.log.started is None and job.cancelled_at is None:
+            job.moved_at = self._clock()
+            if told is None:
+                told = (Message(key="service.loading"), None)
+            job.run.set_status("loading", message=told[0], fraction=told[1])
+
+    def _take_event(self, job: Job, line: str) -> None:
+        try:
+            event = job.run.append(line)
+        except (UserError, LogError) as error:
+            self._current = None
+            self._process.send({"op": "cancel", "run_id": job.run.id})
+            params = {"reason": str(error)[:300]}
+            _end(job, "error", Message(key="service.bad_event", params=params))
+            self._wake.set()
+            return
+        if isinstance(event, RunStarted | StepFinished):
+            job.moved_at = self._clock()
+        if isinstance(event, StepFinished) and job.run.predicted[-1][0] and event.duration_ns:
+            rate = job.run.predicted[-1][0] * 1e9 / event.duration_ns
+            job.slowest = min(job.slowest, rate)
+
+
+def step_limit_s(log: RunLog | RaceLog, slowest: float) -> float:
+    """Seconds after which the next step of a run counts as hung: ten times what its FLOPs take at
+    the slowest rate (FLOP/s) that the run has shown, and never under STEP_FLOOR_S."""
+    settings, columns = log.started.settings, log.num_columns
+    prompt = log.started.prompt_columns
+    cached = settings.cache != "none"
+    if cached and columns < prompt:
+        new = min(settings.chunk_len or prompt, prompt - columns)
+    else:
+        new = 1 if cached else max(columns + 1, prompt) - columns
+    rate = slowest if log.steps else SLOWEST_FLOPS_PER_S
+    try:
+        flops = cost.step(
+            log.started.spec,
+            settings.dtype,
+            batch=settings.batch,
+            num_new=new if cached else columns + new,
+            num_columns=columns + new,
+            prompt_columns=prompt,
+            cached=cached,
+        ).flops
+    except (KeyError, ValueError):  # a dtype without a size, a type without a formula
+        return STEP_FLOOR_S
+    return max(STEP_FLOOR_S, 10 * flops / rate)
+
+
+def exit_reason(code: int) -> Message:
+    """Why a child has ended, from its exit code (negative: the signal that killed it)."""
+    if code == -9:
+        return Message(key="service.exit_killed")
+    if code == -11:
+        return Message(key="service.exit_crashed")
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = str(-code)
+        return Message(key="service.exit_signal", params={"name": name})
+    return Message(key="service.exit_code", params={"code": code})
+
+
+def _end(job: Job, finish_reason: str, why: Message | None) -> None:
+    """Close a run that its source did not close. Rows that it has are kept; a run that never began
+    has no events and only a reason."""
+    log = job.run.log
+    error = why if finish_reason == "error" else None
+    if error is None:
+        job.run.note = why or Message(key="service.cancelled")
+    if log.started is None:
+        job.run.finish(error)
+    elif log.finished is None:
+        for event in log.closing(finish_reason, error):
+            job.run.append(to_line(event))
+
+
+def _message(data: Mapping[str, object]) -> Message:
+    return Message(key=str(data["key"]), params=dict(data.get("params") or {}))

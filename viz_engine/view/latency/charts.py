@@ -1,0 +1,473 @@
+"""The latency page's figures: from sweeps to Plotly, in words that `say` gives.
+
+Points are every measured value, medians carry p10 to p90; curves are predicted or fitted and say
+so. It knows no Streamlit.
+
+Try it: tests/view/test_latency_words.py
+"""
+
+from collections.abc import Callable, Sequence
+
+from viz_engine.analysis import diagnose, latency
+from viz_engine.analysis.diagnose import Diagnosis
+from viz_engine.analysis.latency import Turn
+from viz_engine.analysis.points import Point, Spread, points_of
+from viz_engine.run.ceilings import Ceilings
+from viz_engine.run.log import RunLog
+from viz_engine.run.sweep import SweepResult
+from viz_engine.text import grouped
+from viz_engine.view import charts
+from viz_engine.view.charts import Axis, Layer, Mark, Series
+
+Say = Callable[..., str]
+NONE = "-"
+RAW_MOST = 400  # raw points of a cell that are drawn; the median is of all
+CURVE = 40  # places at which a predicted curve is computed
+
+
+def ms(seconds: float | None) -> str:
+    """Milliseconds with three digits or so; `-` of None."""
+    if seconds is None:
+        return NONE
+    value = seconds * 1e3
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return grouped(value) if digits == 0 else f"{value:.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage, `<1%` where it would round to none; `-` of None."""
+    return NONE if value is None else "<1%" if 0 < value < 0.005 else f"{value:.0%}"
+
+
+def giga(value: float | None) -> str:
+    """A rate in giga-units; `-` of None."""
+    return NONE if value is None else f"{value / 1e9:.1f}" if value < 1e12 else f"{value / 1e9:.0f}"
+
+
+# ---- figures ------------------------------------------------------------------------------------
+
+
+def _raw(points: Sequence[Point], figure: str, name: str, colour: str, say: Say) -> Series:
+    xs, ys, hover = [], [], []
+    for point in points:
+        one: Spread | None = getattr(point, figure)
+        for value in (one.values if one else ())[:RAW_MOST]:
+            xs.append(point.value)
+            ys.append(value * 1e3)
+            hover.append(say("lat.hover.raw", value=point.value, ms=ms(value)))
+    return Series(name=name, x=xs, y=ys, colour=colour, size=6, opacity=0.7, hover=hover)
+
+
+def _ends(kept: Sequence[tuple[Point, Spread]], unit_s: float) -> dict[str, list[float]]:
+    """`low` and `high` of error bars in `unit_s`; without percentiles a bar has no length."""
+    return {
+        "low": [(one.median if one.p10 is None else one.p10) / unit_s for _, one in kept],
+        "high": [(one.median if one.p90 is None else one.p90) / unit_s for _, one in kept],
+    }
+
+
+def _hovers(kept: Sequence[tuple[Point, Spread]], say: Say) -> list[str]:
+    """Each median in words: with its percentiles, or with why it has none."""
+    return [
+        say("lat.hover.few", value=p.value, ms=ms(one.median), runs=p.num_runs)
+        if one.p10 is None
+        else say(
+            "lat.hover.median",
+            value=p.value,
+            ms=ms(one.median),
+            p10=ms(one.p10),
+            p90=ms(one.p90),
+            num=len(one.values),
+        )
+        for p, one in kept
+    ]
+
+
+def _medians(
+    points: Sequence[Point], figure: str, name: str, colour: str, say: Say, marker: str = "circle"
+) -> Series:
+    kept = [(p, one) for p in points if (one := getattr(p, figure)) is not None]
+    return Series(
+        name=name,
+        x=[p.value for p, _ in kept],
+        y=[one.median * 1e3 for _, one in kept],
+        **_ends(kept, 1e-3),
+        colour=colour,
+        line="solid",
+        marker=marker,
+        hover=_hovers(kept, say),
+    )
+
+
+def _places(points: Sequence[Point]) -> list[int]:
+    """Places of a curve over the values that were measured."""
+    low, high = points[0].value, points[-1].value
+    steps = (low + (high - low) * i / (CURVE - 1) for i in range(CURVE))
+    return sorted({round(step) for step in steps} | {p.value for p in points})
+
+
+def ttft_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
+    """TTFT over prompt length: every run, medians, the least time, the fitted line."""
+    points = points_of(result)
+    series = [
+        _raw(points, "ttft_s", say("lat.raw"), "prefill", say),
+        _medians(points, "ttft_s", say("lat.ttft_median"), "prefill", say),
+    ]
+    places = _places(points)
+    if result.ceilings is not None:
+        curve = [latency.predicted_ttft_s(result.started, result.ceilings, n) for n in places]
+        series += _curve(places, curve, say("lat.predicted"), say)
+    parts = latency.prefill_parts(result)
+    if parts is not None and parts.fit is not None:
+        fitted = [parts.fit.at(tokens=n, square=n * n) for n in places]
+        series.append(
+            Series(
+                name=say("lat.fitted"),
+                x=places,
+                y=[value * 1e3 for value in fitted],
+                colour="muted",
+                line="dot",
+                marker="",
+            )
+        )
+    x = Axis(title=say("lat.axis.prompt"))
+    return charts.xy(series, x=x, y=Axis(title=say("lat.axis.ttft")), theme=theme)
+
+
+def _curve(places: list[int], seconds: list[float | None], name: str, say: Say) -> list[Series]:
+    kept = [(n, s * 1e3) for n, s in zip(places, seconds, strict=True) if s is not None]
+    if not kept:
+        return []
+    hover = [say("lat.hover.predicted", value=n, ms=ms(y / 1e3)) for n, y in kept]
+    xs, ys = zip(*kept, strict=True)
+    return [Series(name=name, x=xs, y=ys, colour="new", line="dash", marker="", hover=hover)]
+
+
+def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure | None:
+    """Prefill at each length: what the fit says is fixed, linear and quadratic; None without a
+    fit."""
+    parts = latency.prefill_parts(result)
+    if parts is None or parts.fit is None:
+        return None
+    fit, points = parts.fit, [p for p in points_of(result) if p.prefill_s]
+    tokens = [p.columns for p in points]
+    layers = [
+        Layer(name=say("lat.part.fixed"), values=[fit.fixed * 1e3] * len(tokens), colour="read",
+              pattern="/"),
+        Layer(name=say("lat.part.linear"),
+              values=[fit.slopes["tokens"] * n * 1e3 for n in tokens], colour="prefill"),
+        Layer(name=say("lat.part.quadratic"),
+              values=[fit.slopes["square"] * n * n * 1e3 for n in tokens], colour="k",
+              pattern="x"),
+    ]  # fmt: skip
+    whole = Series(
+        name=say("lat.part.prefill"),
+        x=(),
+        y=[p.prefill_s.median * 1e3 for p in points],
+        colour="text",
+        marker="line-ew-open",
+        size=26,
+        hover=[say("lat.hover.step", ms=ms(p.prefill_s.median)) for p in points],
+    )
+    return charts.stacks(
+        [grouped(p.value) for p in points],
+        layers,
+        x_title=say("lat.axis.prompt"),
+        y_title=say("lat.axis.prefill"),
+        unit="ms",
+        theme=theme,
+        whole=whole,
+    )
+
+
+def itl_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
+    """ITL over context: every gap, medians, the least time of a step."""
+    points = points_of(result)
+    series = [
+        _raw(points, "itl_s", say("lat.raw_gap"), "k", say),
+        _medians(points, "itl_s", say("lat.itl_median"), "k", say),
+    ]
+    if result.ceilings is not None:
+        places = _places(points)
+        curve = [latency.predicted_itl_s(result.started, result.ceilings, n) for n in places]
+        series += _curve(places, curve, say("lat.predicted"), say)
+    x = Axis(title=say("lat.axis.context"))
+    top = _axis_top(points, "itl_s")
+    y = Axis(title=say("lat.axis.itl"), range=(0, top) if top else None)
+    return charts.xy(series, x=x, y=y, theme=theme)
+
+
+def _axis_top(points: Sequence[Point], figure: str) -> float | None:
+    """A little above the p90s: one wild gap must not flatten all the others."""
+    kept = [(p, one) for p in points if (one := getattr(p, figure)) is not None]
+    tops = _ends(kept, 1.0)["high"]
+    return max(tops) * 1.6e3 if tops else None
+
+
+def split_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
+    """A decode step at each value: weights, K/V, the rest."""
+    splits = latency.decode_splits(result)
+    labels = [grouped(one.value) for one in splits]
+    layers = [
+        Layer(
+            name=say("lat.part.weights"),
+            values=[one.weights_s * 1e3 for one in splits],
+            colour="muted",
+        ),
+        Layer(name=say("lat.part.kv"), values=[one.kv_s * 1e3 for one in splits], colour="k"),
+        Layer(
+            name=say("lat.part.overhead"),
+            values=[one.overhead_s * 1e3 for one in splits],
+            colour="read",
+            pattern="/",
+        ),
+    ]
+    whole = Series(
+        name=say("lat.part.measured"),
+        x=(),
+        y=[one.measured_s * 1e3 for one in splits],
+        colour="text",
+        marker="line-ew-open",
+        size=26,
+        hover=[say("lat.hover.step", ms=ms(one.measured_s)) for one in splits],
+    )
+    kind = result.settings.what
+    return charts.stacks(
+        labels,
+        layers,
+        x_title=say("lat.axis.batch" if kind == "batch" else "lat.axis.context"),
+        y_title=say("lat.axis.step"),
+        unit="ms",
+        theme=theme,
+        whole=whole,
+    )
+
+
+def batch_chart(
+    result: SweepResult, found: Diagnosis, say: Say, theme: str | None
+) -> charts.Figure:
+    """Prefill and ITL over the batch, both as multiples of the smallest batch, and the safe
+    line."""
+    points = points_of(result)
+    series = []
+    for figure, colour, name, marker in (
+        ("prefill_s", "prefill", "lat.prefill_growth", "circle"),
+        ("itl_s", "k", "lat.itl_growth", "diamond"),
+    ):
+        kept = [(p, one) for p in points if (one := getattr(p, figure)) is not None]
+        if not kept:
+            continue
+        base = kept[0][1].median
+        series.append(
+            Series(
+                name=say(name),
+                x=[p.value for p, _ in kept],
+                y=[one.median / base for _, one in kept],
+                **_ends(kept, base),
+                colour=colour,
+                line="solid",
+                marker=marker,
+                hover=_hovers(kept, say),
+            )
+        )
+    values = [p.value for p in points]
+    proportion = [value / values[0] for value in values]
+    series.append(
+        Series(
+            name=say("lat.proportion"),
+            x=values,
+            y=proportion,
+            colour="muted",
+            line="dot",
+            marker="",
+        )
+    )
+    safe = found.batch.safe_batch
+    marks = [Mark(x=safe, text=say("lat.safe", batch=safe), colour="new")] if safe else []
+    return charts.xy(
+        series,
+        x=Axis(title=say("lat.axis.batch"), log=True, ticks=values),
+        y=Axis(title=say("lat.axis.times"), log=True, ticks=(1, 2, 4, 8, 16, 32), suffix=""),
+        theme=theme,
+        marks=marks,
+    )
+
+
+def roofline_chart(
+    results: Sequence[SweepResult], ceilings: Ceilings, roof: str, say: Say, theme: str | None
+) -> charts.Figure:
+    """Every kind of step of all sweeps as a dot, batches above 1 hollow. `roof`: the number format
+    whose rate all of them stand under; the other rates are drawn as lines that hold for none."""
+    found = [(dot, result) for result in results for dot in latency.dots(result)]
+    series = []
+    for phase, colour, marker in (("prefill", "prefill", "circle"), ("decode", "k", "diamond")):
+        mine = [dot for dot, _ in found if dot.phase == phase]
+        for first, chosen in ((True, [d for d in mine if d.batch == 1]), (False, [])):
+            if not first:
+                chosen = [dot for dot in mine if dot.batch > 1]
+            if not chosen:
+                continue
+            name = say(f"lat.{phase}_dots" if first else f"lat.{phase}_batch_dots")
+            series.append(
+                Series(
+                    name=name,
+                    x=[dot.intensity for dot in chosen],
+                    y=[dot.flops_per_s / 1e9 for dot in chosen],
+                    colour=colour,
+                    marker=marker if first else f"{marker}-open",
+                    size=9 if first else 11,
+                    opacity=0.9,
+                    hover=[
+                        say(
+                            f"lat.hover.{phase}_dot",
+                            batch=dot.batch,
+                            columns=grouped(dot.columns),
+                            new=dot.num_new,
+                            intensity=f"{dot.intensity:.1f}",
+                            rate=giga(dot.flops_per_s),
+                            bandwidth=giga(dot.bytes_per_s),
+                            mfu=share(dot.mfu),
+                            mbu=share(dot.mbu),
+                            ms=ms(dot.seconds),
+                            num=dot.num,
+                        )
+                        for dot in chosen
+                    ],
+                )
+            )
+    roofs = {
+        say("lat.roof" if dtype == roof else "lat.other_roof", dtype=dtype, rate=giga(one.per_s)): (
+            one.per_s
+        )
+        for dtype, one in ceilings.flops.items()
+    }
+    top = ceilings.flops[roof].per_s
+    ridge = f"{top / ceilings.bandwidth.per_s:.1f}"
+    names = {
+        "x": say("lat.axis.intensity"),
+        "y": say("lat.axis.flops"),
+        "ridge": say("lat.ridge", ridge=ridge),
+    }
+    return charts.roofline(
+        series, bandwidth=ceilings.bandwidth.per_s, roofs=roofs, top=top, names=names, theme=theme
+    )
+
+
+def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> charts.Figure | None:
+    """Memory and utilisation over the sweep; None without readings."""
+    points = [p for p in diagnose.memory_points(logs) if p.used_bytes is not None]
+    if len(points) < 2:
+        return None
+    mib = 2**20
+    series = [
+        Series(
+            name=say("lat.memory_used"),
+            x=[p.t_s for p in points],
+            y=[p.used_bytes / mib for p in points],
+            colour="v",
+            line="solid",
+            marker="circle",
+            size=5,
+        ),
+        Series(
+            name=say("lat.memory_rows"),
+            x=[p.t_s for p in points],
+            y=[(p.kv_reserved_bytes or 0) / mib for p in points],
+            colour="k",
+            line="solid",
+            marker="diamond",
+            size=5,
+        ),
+    ]
+    for figure, colour, name in (
+        ("utilisation", "muted", "lat.utilisation"),
+        ("bus_utilisation", "read", "lat.bus"),
+    ):
+        kept = [(p.t_s, value) for p in points if (value := getattr(p, figure)) is not None]
+        if kept:
+            series.append(
+                Series(
+                    name=say(name),
+                    x=[t for t, _ in kept],
+                    y=[value * 100 for _, value in kept],
+                    colour=colour,
+                    line="dot",
+                    marker="",
+                    right=True,
+                )
+            )
+    return charts.xy(
+        series,
+        x=Axis(title=say("lat.axis.seconds")),
+        y=Axis(title=say("lat.axis.mib")),
+        right=Axis(title=say("lat.axis.share"), range=(0, 105)),
+        theme=theme,
+        height=320,
+    )
+
+
+def amount(value: float, unit: str) -> str:
+    """A price or a number of tokens with its unit."""
+    return f"{grouped(value) if value >= 1000 else f'{value:.4g}'} {unit}"
+
+
+def turns_chart(
+    turns: Sequence[Turn],
+    unit: str,
+    say: Say,
+    theme: str | None,
+    *,
+    longest: int = 0,
+    priced: bool = True,
+) -> charts.Figure:
+    """The price of turn k, and what it would be if only what is new were read. Without prices, the
+    tokens that are read. TTFT of turns that read more than `longest` tokens, which no run did, is
+    drawn apart."""
+    numbers = [turn.number for turn in turns]
+    series = [
+        Series(
+            name=say(f"lat.{name}"),
+            x=numbers,
+            y=prices,
+            colour=colour,
+            line=line,
+            marker=marker,
+            hover=[
+                say(
+                    "lat.hover.turn",
+                    turn=turn.number,
+                    price=amount(price, unit),
+                    tokens=grouped(turn.read_tokens),
+                )
+                for turn, price in zip(turns, prices, strict=True)
+            ],
+        )
+        for name, prices, colour, line, marker in (
+            ("turn_price", [t.price for t in turns], "prefill", "solid", "circle"),
+            ("turn_cached", [t.cached_price for t in turns], "new", "dash", "diamond"),
+        )
+    ]
+    timed = [t for t in turns if t.seconds is not None]
+    within = [t for t in timed if t.read_tokens <= longest]
+    beyond = [*within[-1:], *timed[len(within) :]] if len(within) < len(timed) else []
+    for name, part, line in (("turn_ttft", within, "solid"), ("turn_ttft_beyond", beyond, "dot")):
+        if part:
+            series.append(
+                Series(
+                    name=say(f"lat.{name}", longest=grouped(longest)),
+                    x=[t.number for t in part],
+                    y=[t.seconds for t in part],
+                    colour="muted",
+                    line=line,
+                    marker="",
+                    right=True,
+                )
+            )
+    return charts.xy(
+        series,
+        x=Axis(title=say("lat.axis.turn")),
+        y=Axis(title=say("lat.axis.price" if priced else "lat.axis.read", unit=unit)),
+        right=Axis(title=say("lat.axis.ttft_s")) if timed else None,
+        theme=theme,
+        height=340,
+    )

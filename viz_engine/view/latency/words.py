@@ -1,0 +1,339 @@
+"""The latency page's cards and tables: from sweeps to markup, in words that `say` gives.
+
+Times of the visitor's own sweep are tagged measured, those of a sweep from a file recorded; the
+ceilings are measured, least times predicted. It knows no Streamlit.
+
+Try it: tests/view/test_latency_words.py
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from viz_engine.analysis import definitions, diagnose, fits, latency, roofline
+from viz_engine.analysis.diagnose import Diagnosis, Verdict
+from viz_engine.analysis.latency import Growth, TokenCosts
+from viz_engine.analysis.points import Spread, points_of
+from viz_engine.run.ceilings import Ceilings
+from viz_engine.run.events import RunStarted
+from viz_engine.run.log import RunLog
+from viz_engine.run.sweep import SweepResult
+from viz_engine.text import grouped
+from viz_engine.view import markup
+from viz_engine.view.latency.charts import NONE, Say, giga, ms, share
+from viz_engine.view.markup import Cell, Number
+
+TOOLS = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "guidellm": "GuideLLM",
+    "aiperf": "AIPerf",
+    "llmperf": "llmperf",
+}
+
+
+# ---- cards -------------------------------------------------------------------------------------
+
+
+def _card(say: Say, name: str, value: str, tag: str, unit: str = "", /, **params: object) -> Number:
+    """A number whose label, note, formula and help are `lat.card.NAME.*`."""
+    return Number(
+        label=say(f"lat.card.{name}"),
+        value=value,
+        unit=unit,
+        tag=say(f"lat.tag.{tag}"),
+        note=say(f"lat.card.{name}.note", **params),
+        formula=say(f"lat.card.{name}.formula", **params),
+        help=say(f"lat.card.{name}.help"),
+    )
+
+
+def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
+    """What the TTFT sweep says in six numbers."""
+    points, parts = points_of(result), latency.prefill_parts(result)
+    last = points[-1]
+    measured = last.ttft_s.median if last.ttft_s else None
+    least = None
+    if result.ceilings is not None:
+        least = latency.predicted_ttft_s(result.started, result.ceilings, last.columns)
+    fit = parts.fit if parts else None
+    n = last.columns
+    slope = fit.slopes["tokens"] if fit else None
+    linear_s = fit.slopes["tokens"] * n if fit else None
+    square_s = fit.slopes["square"] * n * n if fit else None
+    rest = None if measured is None or least is None else measured - least
+    prefill = last.prefill_s.median if last.prefill_s else None
+    flops = parts.linear_flops + parts.attention_flops if parts else None
+    rate = flops / prefill if flops and prefill else None
+    top = roofline.rate_of(result.ceilings, result.started) if result.ceilings else None
+    quadratic = parts.attention_flops / flops if parts else None
+    shown = {"columns": grouped(last.columns)}
+    cards = [
+        _card(
+            say, "ttft", ms(measured), tag, "ms", num=last.num_runs, **shown, **_ends(last.ttft_s)
+        ),
+        _card(
+            say,
+            "slope",
+            ms(slope),
+            tag,
+            "ms/token",
+            fixed=ms(fit.fixed) if fit else NONE,
+            slope=ms(slope),
+            square=f"{fit.slopes['square'] * 1e9:.2f}" if fit else NONE,
+            linear_ms=ms(linear_s),
+            square_ms=ms(square_s),
+            whole=ms(fit.at(tokens=n, square=n * n) if fit else None),
+            error=f"{fit.error:.1%}" if fit else NONE,
+            runs=sum(p.num_runs for p in points),
+            **shown,
+        ),
+        _card(say, "least_ttft", ms(least), "predicted", "ms", flops=giga(flops), rate=giga(top),
+              share=share(least / measured if least and measured else None), **shown),
+        _card(say, "rest_ttft", ms(rest), tag, "ms", measured=ms(measured), least=ms(least),
+              share=share(rest / measured if rest is not None else None)),
+        _card(say, "mfu", share(rate / top if rate and top else None), tag, "", rate=giga(rate),
+              top=giga(top), flops=giga(flops), ms=ms(prefill), **shown),
+        _card(
+            say,
+            "cross",
+            grouped(parts.cross_columns) if parts else NONE,
+            "predicted",
+            say("lat.tokens"),
+            share=share(quadratic),
+            fit=grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
+            linear=giga(parts.linear_flops if parts else None),
+            attention=giga(parts.attention_flops if parts else None),
+            linear_rate=giga(parts.linear_flops / linear_s if linear_s else None),
+            attention_rate=giga(parts.attention_flops / square_s if square_s else None),
+            **shown,
+        ),
+    ]  # fmt: skip
+    if fit is None:
+        cards[1] = _unfitted(cards[1], 3, say)
+    if parts is None or parts.cross_fit is None:
+        cards[5] = dataclasses.replace(cards[5], note=say("lat.by_flops"))
+    return cards
+
+
+def _unfitted(card: Number, num: int, say: Say) -> Number:
+    """A dash with its reason: so many lengths a fit takes."""
+    return dataclasses.replace(card, note=say("lat.needs_lengths", num=num))
+
+
+def ttft_note(result: SweepResult, say: Say) -> str:
+    """What the chart shows, in the numbers of these runs."""
+    said = [say("lat.note.ttft")]
+    grown = latency.doubling(points_of(result))
+    if grown is not None:
+        said.append(say(f"lat.note.ttft_{grown.pace}", **_grown(grown)))
+    if result.ceilings is not None:
+        said.append(say("lat.note.ttft_least"))
+    return say("lat.gap").join(said)
+
+
+def _grown(one: Growth) -> dict[str, str]:
+    return {
+        "low": grouped(one.low),
+        "high": grouped(one.high),
+        "length": f"{one.length:.3g}",
+        "times": f"{one.times:.2f}",
+    }
+
+
+def _ends(one: Spread | None) -> dict[str, str]:
+    if one is None:
+        return dict.fromkeys(("p10", "p90", "p50", "p95"), NONE)
+    p95 = None if one.p90 is None else definitions.stats(one.values).p95
+    found = {"p10": one.p10, "p50": one.median, "p90": one.p90, "p95": p95}
+    return {name: ms(value) for name, value in found.items()}
+
+
+def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
+    """What the ITL sweep says in six numbers."""
+    points, splits = points_of(result), latency.decode_splits(result)
+    first, last = points[0], points[-1]
+    short = first.itl_s.median if first.itl_s else None
+    long = last.itl_s.median if last.itl_s else None
+    line = fits.fit(
+        {"columns": [p.columns for p in points if p.itl_s]},
+        [p.itl_s.median for p in points if p.itl_s],
+    )
+    slope = line.slopes["columns"] if line else None
+    end = splits[-1] if splits else None
+    start = splits[0] if splits else None
+    found, over = latency.residual(result), latency.overtake(result)
+    mbu = (start.weights_s + start.kv_s) / start.measured_s if start else None
+    cards = [
+        _card(say, "itl", ms(short), tag, "ms", value=grouped(first.value),
+              num=len(first.itl_s.values) if first.itl_s else 0, long=ms(long),
+              last=grouped(last.value), **_ends(first.itl_s)),
+        _card(say, "itl_slope", f"{slope * 1e6:.2f}" if slope is not None else NONE, tag,
+              "ms / 1000", fixed=ms(line.fixed if line else None),
+              error=f"{line.error:.1%}" if line else NONE, num=len(points)),
+        _card(say, "split", ms(end.overhead_s if end else None), tag, "ms",
+              weights=ms(end.weights_s if end else None), kv=ms(end.kv_s if end else None),
+              measured=ms(end.measured_s if end else None), last=grouped(last.value)),
+        _card(say, "residual", ms(found.fixed_s if found else None), tag, "ms",
+              rate=giga(found.kv_per_s if found else None),
+              share=share(found.share if found else None),
+              error=f"{found.error:.1%}" if found else NONE, num=len(splits)),
+        _card(say, "mbu", share(mbu), tag, "", weights=ms(start.weights_s if start else None),
+              kv=ms(start.kv_s if start else None),
+              measured=ms(start.measured_s if start else None),
+              value=grouped(first.value)),
+        _card(say, "overtake", grouped(over.by_bytes) if over else NONE, "predicted",
+              say("lat.tokens"),
+              time=grouped(over.by_time) if over and over.by_time else NONE,
+              share=share(found.share if found else None)),
+    ]  # fmt: skip
+    if line is None:
+        cards[1] = _unfitted(cards[1], 2, say)
+    if found is None and splits:
+        cards[3] = _unfitted(cards[3], 3, say)
+    return cards
+
+
+def itl_note(result: SweepResult, say: Say) -> str:
+    """What a step spends its time on and how ITL grows, in the numbers of these runs."""
+    said, points = [say("lat.note.itl")], points_of(result)
+    splits = latency.decode_splits(result)
+    if splits:
+        first = splits[0]
+        parts = {"weights": first.weights_s, "kv": first.kv_s, "overhead": first.overhead_s}
+        shares = {name: share(part / first.measured_s) for name, part in parts.items()}
+        lead = say(f"lat.lead.{max(parts, key=parts.get)}")
+        said.append(say("lat.note.itl_parts", first=grouped(first.value), lead=lead, **shares))
+    itl, ttft = (latency.growth(points, figure) for figure in ("itl_s", "ttft_s"))
+    if itl is not None and ttft is not None:
+        said.append(say("lat.note.itl_growth", ttft=f"{ttft.times:.3g}", **_grown(itl)))
+    if splits:
+        late = latency.exceeds(result.ceilings, splits)
+        key = "lat.note.exceeds" if late else "lat.note.itl_least"
+        said.append(say(key, values=", ".join(map(grouped, late))))
+    return say("lat.gap").join(said)
+
+
+def ceiling_cards(ceilings: Ceilings, roof: str | None, tag: str, say: Say) -> list[Number]:
+    """The ceilings, and the maker's numbers beside them. `roof`: the number format whose rate the
+    runs stand under."""
+    sheet = roofline.datasheet(ceilings.machine)
+    one = ceilings.bandwidth
+    kernels = ", ".join(f"{name} {giga(value)}" for name, value in sorted(ceilings.kernels.items()))
+    found = [
+        _card(say, "bandwidth", giga(one.per_s), tag, "GB/s", kernel=one.kernel, num=one.num,
+              spread=share(one.spread), kernels=kernels,
+              buffer=f"{ceilings.buffer_bytes / 2**20:.0f}",
+              sheet=giga(sheet.bandwidth_per_s) if sheet else NONE)
+    ]  # fmt: skip
+    for name, rate in ceilings.flops.items():
+        card = _card(
+            say,
+            "rate",
+            giga(rate.per_s),
+            tag,
+            "GFLOP/s",
+            dtype=name,
+            kernel=rate.kernel,
+            num=rate.num,
+            spread=share(rate.spread),
+            sheet=giga(sheet.flops_per_s.get(name)) if sheet else NONE,
+        )
+        found.append(card)
+    top = ceilings.flops[roof].per_s if roof else None
+    ridge = top / one.per_s if top else None
+    found.append(
+        _card(
+            say,
+            "ridge",
+            f"{ridge:.1f}" if ridge else NONE,
+            tag,
+            "FLOP/B",
+            rate=giga(top),
+            bandwidth=giga(one.per_s),
+        )
+    )
+    return found
+
+
+def roof_note(started: RunStarted, roof: str, say: Say) -> str:
+    """Which flat line the points stand under, and why."""
+    own = started.settings.dtype
+    key = "lat.note.roof_own" if roof == own else "lat.note.roof_widened"
+    return say(key, dtype=own, roof=roof)
+
+
+def price_cards(found: TokenCosts, tag: str, say: Say) -> list[Number]:
+    """A token of prefill against one of decode."""
+    pair = [("prefill", found.prefill), ("decode", found.decode), ("best", found.best)]
+    cards = [
+        _card(say, f"token_{name}", ms(one.seconds), tag, "ms", batch=found.best_batch,
+              columns=grouped(found.prefill_columns),
+              bytes=NONE if one.num_bytes is None else f"{one.num_bytes / 1e6:.2f}",
+              flops=NONE if one.flops is None else f"{one.flops / 1e6:.0f}")
+        for name, one in pair
+    ]  # fmt: skip
+    first, best = found.ratios[1], found.ratios[found.best_batch]
+    five, four = found.price_batch
+    listed = ", ".join(f"{batch}: {ratio:.1f}" for batch, ratio in found.ratios.items())
+    cards.append(_card(say, "ratio", f"{first:.1f}", tag, "×", ratio=f"{first:.1f}",
+                       best=f"{best:.1f}", batch=found.best_batch, listed=listed))  # fmt: skip
+    between = NONE if five is None and four is None else " … ".join(
+        NONE if value is None else f"{value:.1f}" for value in (five, four)
+    )  # fmt: skip
+    cards.append(_card(say, "price_batch", between, tag, "", listed=listed,
+                       least=f"{min(found.ratios.values()):.1f}"))  # fmt: skip
+    return cards
+
+
+# ---- tables and notices --------------------------------------------------------------------------
+
+
+def definition_table(logs: Sequence[RunLog], say: Say) -> str:
+    """Each tool's TTFT, ITL and TPOT from the same runs, with their formulas."""
+    head = [say("lat.def.tool")]
+    head += [say(f"lat.def.{name}") for name in ("ttft", "itl", "itl_p95", "itl_p99", "tpot")]
+    head += [say("lat.def.samples")]
+    rows: list[list[str | Cell]] = []
+    for one in definitions.report(*logs):
+        figures = (one.ttft.median, one.itl.median, one.itl.p95, one.itl.p99, one.tpot.median)
+        shown = [ms(None if value is None else value / 1e9) for value in figures]
+        kinds = ("ttft", "itl", "itl", "itl", "tpot")
+        cells = [
+            Cell(text=text, help=say(f"lat.formula.{one.tool}.{kind}"))
+            for text, kind in zip(shown, kinds, strict=True)
+        ]
+        counts = f"{one.ttft.num} / {one.itl.num} / {one.tpot.num}"
+        rows.append([TOOLS[one.tool], *cells, counts])
+    return markup.table(head, rows)
+
+
+def formula_table(say: Say) -> str:
+    """The formulas behind the table, a tool a row."""
+    head = [say("lat.def.tool"), "TTFT", "ITL", "TPOT"]
+    rows = [
+        [TOOLS[tool], *(say(f"lat.formula.{tool}.{kind}") for kind in ("ttft", "itl", "tpot"))]
+        for tool in TOOLS
+    ]
+    return markup.table(head, rows)
+
+
+def verdict_notice(verdict: Verdict, language: str, say: Say) -> tuple[str, str, str]:
+    """A verdict as one of `markup.notices`: tone, heading, text."""
+    text = verdict.why.text(language) if verdict.why else ""
+    if (sure := diagnose.confidence(verdict)) is not None:
+        text += sure.text(language)
+    tone = "good" if verdict.causes else ""
+    return tone, diagnose.headline(verdict).text(language), text.strip()
+
+
+def shares_table(found: Diagnosis, say: Say) -> str:
+    """Where each phase's time goes, as far as the fit can say, and what it leaves."""
+    head = [say("lat.phase"), *(say(f"diagnose.cause.{cause}") for cause in diagnose.CAUSES)]
+    head.append(say("lat.unexplained"))
+    rows = []
+    for verdict in (found.prefill, found.decode):
+        cells: list[str | Cell] = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
+        rest = share(diagnose.unexplained(verdict))
+        cells.append(Cell(text=rest, help=say("lat.unexplained_help")))
+        rows.append([say(f"lat.phase.{verdict.phase}"), *cells])
+    return markup.table(head, rows)
