@@ -113,7 +113,7 @@ def test_weights_that_do_not_fit_are_refused_before_loading(
     tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "free_bytes", lambda device: 0)
-    monkeypatch.setattr(load.hardware, "process_bytes", lambda: 2**20)
+    monkeypatch.setattr(load.machine, "process_bytes", lambda: 2**20)
     with pytest.raises(UserError, match="1.0 MiB are available"):
         load.load(str(tiny_folder()))
 
@@ -315,17 +315,17 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[st
 
 SCRIPT = """
 import json, sys
-from viz_engine.engine import models
-from viz_engine.model import model_files
+from viz_engine.engine import load
+from viz_engine.model import files
 from viz_engine.text import UserError
 steps = []
 said = {"progress": steps}
 for name in sys.argv[1:]:
-    before = model_files.is_ready(name)
+    before = files.is_ready(name)
     try:
-        loaded = models.load(name, "cpu", "float32", lambda m, f: steps.append(m.key))
-        said[name] = [before, model_files.is_ready(name), loaded.spec.name, loaded.spec.num_layers]
-        said["files"] = sorted(p.name for p in model_files.locate(name).iterdir())
+        loaded = load.load(name, "cpu", "float32", lambda m, f: steps.append(m.key))
+        said[name] = [before, files.is_ready(name), loaded.spec.name, loaded.spec.num_layers]
+        said["files"] = sorted(p.name for p in files.locate(name).iterdir())
     except UserError as error:
         said[name] = str(error)
 print(json.dumps(said))

@@ -6,10 +6,11 @@ import json
 import pytest
 
 from viz_engine.model.spec import LayerSpec, ModelSpec
-from viz_engine.run import events
+from viz_engine.run import log
 from viz_engine.run.codec import from_line, settings_from_dict, settings_to_dict, to_line
 from viz_engine.run.events import (
     AttentionSample,
+    Event,
     Hardware,
     KVSample,
     RunFinished,
@@ -104,7 +105,7 @@ RECORDS = (
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.kind)
-def test_a_record_is_one_ascii_line_and_reads_back_equal(record: events.Event) -> None:
+def test_a_record_is_one_ascii_line_and_reads_back_equal(record: Event) -> None:
     line = to_line(record)
     assert line.isascii() and "\n" not in line
     assert from_line(line) == record
@@ -259,7 +260,7 @@ def test_a_foreign_file_is_refused_with_its_line(data: bytes, why: str) -> None:
 
 
 def test_a_huge_file_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(log, "MAX_FILE_BYTES", 10)
     with pytest.raises(UserError, match="MiB"):
         RunLog.read(bytes(11))
 

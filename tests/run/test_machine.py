@@ -80,7 +80,7 @@ def test_this_machine_says_its_memory_and_claims_no_rate() -> None:
 
 
 def test_a_peak_is_what_the_process_itself_held() -> None:
-    ask = "from viz_engine.run import machine; print(hardware.peak_process_bytes())"
+    ask = "from viz_engine.run import machine; print(machine.peak_process_bytes())"
     held = bytearray(b"x") * 300_000_000
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, check=True, text=True)
     assert machine.peak_process_bytes() > len(held) > int(done.stdout)

@@ -7,7 +7,7 @@ None, never 0. Sources, read in 2026: vLLM `benchmarks/serve.py`, SGLang `bench_
 GuideLLM `request_stats.py`, AIPerf `inter_token_latency_metric.py`, llmperf
 `token_benchmark_ray.py`.
 
-Try it: `python -c "from viz_engine.run.events import RunLog; \
+Try it: `python -c "from viz_engine.run.log import RunLog; \
 from viz_engine.analysis import definitions as d; \
 print(d.report(RunLog.read(open('run.jsonl','rb').read())))"`
 """

@@ -3,7 +3,7 @@
 Counted are the cache's live and reserved bytes (the engine asked its tensors), measured is the
 memory of its process or GPU. It knows nothing of pages.
 
-Try it: `python -c "from viz_engine.analysis import memory_account; help(residual.account)"`
+Try it: `python -c "from viz_engine.analysis import memory_account; help(memory_account.account)"`
 """
 
 import re

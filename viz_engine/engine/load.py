@@ -2,7 +2,7 @@
 
 Everything automatic gives its reason as a Message. It knows nothing of prompts or runs.
 
-Try it: `python -c "from viz_engine.engine import load; print(models.load().spec)"`
+Try it: `python -c "from viz_engine.engine import load; print(load.load().spec)"`
 """
 
 import contextlib

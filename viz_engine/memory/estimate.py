@@ -3,7 +3,7 @@
 One `Bill` for each choice, made of `plan.py` and `capacity.py`. Words, pictures and links are
 other modules'. It knows nothing of Streamlit.
 
-Try it: `python -c "from viz_engine.memory import estimate; print(bill.CONTEXT_LENS[-1])"`
+Try it: `python -c "from viz_engine.memory import estimate; print(estimate.CONTEXT_LENS[-1])"`
 """
 
 from collections.abc import Iterable, Mapping

@@ -4,7 +4,7 @@ What an address says is checked against what the page offers: nothing of it is t
 It knows nothing of Streamlit.
 
 Try it: `python -c "from viz_engine.memory import link; \
-print(bill_link.address({'ctx': '8192'}))"`
+print(link.address({'ctx': '8192'}))"`
 """
 
 import csv

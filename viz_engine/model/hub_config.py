@@ -4,7 +4,7 @@ Only that one small file is read or fetched, as text; nothing of it runs. It kno
 stands in it.
 
 Try it: `python -c "from viz_engine.model import hub_config; \
-print(config_files.read_text('.')[:40])"`
+print(hub_config.read_text('.')[:40])"`
 """
 
 from pathlib import Path

@@ -4,7 +4,7 @@ It uses the `tokenizers` library alone, so that the page counts a prompt exactly
 will and needs no torch. It knows nothing of models, limits or runs.
 
 Try it: `python -c "from viz_engine.model import tokenizer, files as m; \
-print(prompt.PromptTokenizer.load(m.locate(m.DEFAULT_MODEL)).encode_prompt('Hi', chat=True))"`
+print(tokenizer.PromptTokenizer.load(m.locate(m.DEFAULT_MODEL)).encode_prompt('Hi', chat=True))"`
 """
 
 import codecs

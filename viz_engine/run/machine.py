@@ -3,7 +3,7 @@
 psutil for the processor and this process, NVML (nvidia-ml-py) for NVIDIA GPUs. A sensor that is
 not there is None. It knows nothing of torch.
 
-Try it: `python -c "from viz_engine.run import machine; print(hardware.cpu_name())"`
+Try it: `python -c "from viz_engine.run import machine; print(machine.cpu_name())"`
 """
 
 import os

@@ -4,7 +4,7 @@ Pure functions of a log. Definitions are vLLM's: TTFT from accepted to the end o
 gave the first token; ITL the gaps between the ends of token-giving steps; TPOT (latency - TTFT) /
 (tokens - 1). Where there is no basis the value is None.
 
-Try it: `python -c "from viz_engine.run.events import RunLog; from viz_engine.run import metrics; \
+Try it: `python -c "from viz_engine.run.log import RunLog; from viz_engine.run import metrics; \
 print(metrics.summary(RunLog.read(open('run.jsonl','rb').read())))"`
 """
 

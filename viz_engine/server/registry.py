@@ -4,7 +4,7 @@ A `Run` is a RunLog (or the RaceLog of a race) with its lines; every subscriber 
 cursor of its own and gets all that is ready in one frame. Nothing here knows how a run is made
 (supervisor), sent (routes) or drawn (view).
 
-Try it: `python -c "from viz_engine.server import registry; print(live.Limits.from_env())"`
+Try it: `python -c "from viz_engine.server import registry; print(registry.Limits.from_env())"`
 """
 
 import json

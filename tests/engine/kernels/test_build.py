@@ -276,7 +276,7 @@ def test_it_is_compiled_once_for_a_processor_and_kept(
     files = {build.compiled(lambda message, _: said.append(message.key)) for _ in range(3)}
     assert len(calls) == 1 and files == set(calls) and said == ["progress.compiling"]
     assert unloaded.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setattr(build.hardware, "cpu_flags", lambda: ["another"])
+    monkeypatch.setattr(build.machine, "cpu_flags", lambda: ["another"])
     assert build.compiled() not in files, "another processor, another file"
 
 

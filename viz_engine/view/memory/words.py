@@ -4,7 +4,7 @@ Functions of a `Bill` (or of what is beside it) and `say`, which looks up a text
 what it is and opens to its formula with the numbers filled in. It knows nothing of Streamlit.
 
 Try it: `python -c "from viz_engine.view.memory import words; \
-print(bill_words.time_text(0.0042))"`
+print(words.time_text(0.0042))"`
 """
 
 from collections.abc import Callable, Sequence
