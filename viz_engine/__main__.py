@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from viz_engine.bench import live, memory
+from viz_engine.bench import benchmarks, live, memory
 from viz_engine.bench import sweep as bench_sweep
 from viz_engine.cli import size
 from viz_engine.cli import sweep as cli_sweep
@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--memory", action="store_true", help="the calculator and its page")
     bench.add_argument("--race", action="store_true", help="what the cache saves")
     bench.add_argument("--sweep", choices=sweep.KINDS, help="a sweep twice: how far it agrees")
+    bench.add_argument("--write", action="store_true", help="keep what it prints in BENCHMARKS.md")
     live.add_arguments(bench.add_argument_group("of --live, and --json of both"))
     bench.set_defaults(do=_bench)
     return parser
@@ -124,6 +125,17 @@ def _race(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
+    if not args.write:
+        return _measure(args)
+    asked = [
+        f"--{name}" for name in ("quick", "full", "live", "memory", "race") if vars(args)[name]
+    ]
+    asked += ["--sweep", args.sweep] if args.sweep else []
+    with benchmarks.written(" ".join(["python -m viz_engine bench", *asked])):
+        return _measure(args)
+
+
+def _measure(args: argparse.Namespace) -> int:
     if args.live:
         return live.run(args)
     if args.memory:

@@ -3,7 +3,7 @@
 Number formats, K and V apart, tensor-parallel shares, and the two ways to store a latent (MLA)
 layer. It knows nothing of blocks, pages or cells: `serving_engines.py` rounds as each engine does.
 
-Try it: `python -c "from viz_engine.memory import row_bytes; print(row_bytes.num_bytes(32, 'q8_0'))"`
+Try it: `python -c "from viz_engine.memory import row_bytes; print(row_bytes.FORMATS['q8_0'])"`
 """
 
 from dataclasses import dataclass
