@@ -4,32 +4,18 @@ Progress goes to stderr. What a visitor can put right is one sentence and exit c
 """
 
 import argparse
-import contextlib
-import json
 import os
 import sys
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TextIO, TypeVar
+from collections.abc import Sequence
 
-from viz_engine.bench import benchmarks, live, memory
-from viz_engine.bench import sweep as bench_sweep
-from viz_engine.cli import size
-from viz_engine.cli import sweep as cli_sweep
-from viz_engine.run import checks, command, machine, sweep
-from viz_engine.run.codec import to_line
-from viz_engine.run.events import RunFinished, RunSettings, RunStarted, StepFinished
-from viz_engine.run.log import RunLog
-from viz_engine.run.race import RaceFinished, RaceLog, RaceSettings
-from viz_engine.text import Message, UserError
-
-Asked = TypeVar("Asked", RunSettings, RaceSettings)
+from viz_engine.bench import command as bench_command
+from viz_engine.cli import record, size, sweep
+from viz_engine.text import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 the run ended in an error, 2 it could not start, 130 interrupted."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         return args.do(args)
     except UserError as error:
@@ -42,164 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m viz_engine")
-    commands = parser.add_subparsers(required=True)
-    record = commands.add_parser("record", help="run a model once and write the run to a file")
-    command.add_arguments(record)
-    record.set_defaults(do=_record)
-    sizes = commands.add_parser("size", help="what a model takes in memory, and what fits")
-    size.add_arguments(sizes)
-    sizes.set_defaults(do=size.run)
-    cli_sweep.add_commands(commands)
-    race = commands.add_parser("race", help="race a run without a cache against one with it")
-    command.add_arguments(race)
-    command.add_race_arguments(race)
-    race.set_defaults(do=_race, out="race.jsonl")
-    bench = commands.add_parser("bench", help="measure the engine, or the page in a browser")
-    bench.add_argument("--quick", action="store_true", help="the engine, few repeats")
-    bench.add_argument("--full", action="store_true", help="adds 8 000 tokens at batch 8")
-    bench.add_argument("--live", action="store_true", help="the page instead of the engine")
-    bench.add_argument("--memory", action="store_true", help="the calculator and its page")
-    bench.add_argument("--race", action="store_true", help="what the cache saves")
-    bench.add_argument("--sweep", choices=sweep.KINDS, help="a sweep twice: how far it agrees")
-    bench.add_argument("--write", action="store_true", help="keep what it prints in BENCHMARKS.md")
-    live.add_arguments(bench.add_argument_group("of --live, and --json of both"))
-    bench.set_defaults(do=_bench)
-    return parser
-
-
-def _record(args: argparse.Namespace) -> int:
-    settings = _asked(command.settings_of, args)
-    checks.check_settings(settings)  # before a model is loaded
-    machine.share_cores()
-    from viz_engine.engine import generate, load
-
-    loaded = load.load(settings.model, settings.device, settings.dtype, _say)
-    log = RunLog()
-    events = generate.generate(loaded, settings, run_id=uuid.uuid4().hex)
-    first = next(events)  # a refusal leaves no file
-    with _open(args.out) as out:
-        for event in _and_rest(first, events):
-            log.append(event)
-            if isinstance(event, RunStarted):
-                _note_length(event)
-            out.write(to_line(event) + "\n")
-            if isinstance(event, StepFinished):
-                print("\r", end="", file=sys.stderr)
-                _show_step(log, event)
-    return _conclude(log.finished, args.out)
-
-
-def _asked(settings_of: Callable[[argparse.Namespace], Asked], args: argparse.Namespace) -> Asked:
-    """The settings that the options ask for."""
-    try:
-        settings = settings_of(args)
-    except json.JSONDecodeError:
-        raise UserError("error.prompt_json") from None
-    if not getattr(settings, "run", settings).prompts:
-        raise UserError("error.no_prompt")
-    return settings
-
-
-def _race(args: argparse.Namespace) -> int:
-    settings = _asked(command.race_settings_of, args)
-    checks.check_settings(settings.run)
-    machine.share_cores()
-    from viz_engine.engine import load, race_runs
-
-    run = settings.run
-    loaded = load.load(run.model, run.device, run.dtype, _say)
-    log = RaceLog()
-    events = race_runs.race(loaded, settings, race_id=uuid.uuid4().hex)
-    first = next(events)
-    with _open(args.out) as out:
-        for event in _and_rest(first, events):
-            log.append(event)
-            out.write(to_line(event) + "\n")
-            if isinstance(event, StepFinished):
-                lane = log.lanes[-1]
-                print(f"\r{lane.cache} {lane.repeat} ", end="", file=sys.stderr)
-                _show_step(lane.log, event)
-    return _conclude(log.finished, args.out)
-
-
-def _bench(args: argparse.Namespace) -> int:
-    if not args.write:
-        return _measure(args)
-    asked = [
-        f"--{name}" for name in ("quick", "full", "live", "memory", "race") if vars(args)[name]
-    ]
-    asked += ["--sweep", args.sweep] if args.sweep else []
-    with benchmarks.written(" ".join(["python -m viz_engine bench", *asked])):
-        return _measure(args)
-
-
-def _measure(args: argparse.Namespace) -> int:
-    if args.live:
-        return live.run(args)
-    if args.memory:
-        return memory.run(args)
-    if args.sweep:
-        return bench_sweep.run(args)
-    machine.share_cores()
-    if args.race:
-        from viz_engine.bench import race as bench_race
-
-        return bench_race.run(args)
-    from viz_engine.bench import engine as bench_engine
-
-    return bench_engine.run(args)
-
-
-def _note_length(started: RunStarted) -> None:
-    asked = started.settings.context_len
-    if asked is not None and started.prompt_columns > asked:
-        message = Message(
-            key="note.prompt_longer", params={"asked": asked, "tokens": started.prompt_columns}
-        )
-        print(message, file=sys.stderr)
-
-
-def _and_rest(first: object, rest: Iterator) -> Iterator:
-    yield first
-    yield from rest
-
-
-@contextlib.contextmanager
-def _open(out: str) -> Iterator[TextIO]:
-    if out == "-":
-        yield sys.stdout
-        return
-    try:
-        file = Path(out).open("w", encoding="ascii", newline="\n")
-    except OSError as error:
-        raise UserError("error.out_file", path=out, reason=error.strerror or "?") from None
-    with file:
-        yield file
-
-
-def _say(message: Message, fraction: float | None) -> None:
-    share = "" if fraction is None else f" {fraction:.0%}"
-    print(f"\r{message}{share}", end="", file=sys.stderr, flush=True)
-    if fraction is None or fraction >= 1:
-        print(file=sys.stderr)
-
-
-def _show_step(log: RunLog, step: StepFinished) -> None:
-    """One line that overwrites itself: where the run is and how long this step took."""
-    of = log.started.settings.new_tokens
-    num = sum(1 for s in log.steps if any(s.token_ids))
-    line = f"{step.phase} {max(step.context_len)} rows, token {num}/{of}, "
-    print(f"{line}{step.duration_ns / 1e6:.1f} ms   ", end="", file=sys.stderr, flush=True)
-
-
-def _conclude(finished: RunFinished | RaceFinished, out: str) -> int:
-    if finished.error is not None:
-        print(f"\n{finished.error}", file=sys.stderr)
-        return 1
-    print(f"\n{out} written, finish reason: {finished.finish_reason}", file=sys.stderr)
-    return 0
+def parser() -> argparse.ArgumentParser:
+    """All commands, each with what does it."""
+    made = argparse.ArgumentParser(prog="python -m viz_engine")
+    commands = made.add_subparsers(required=True)
+    record.add_commands(commands)
+    size.add_command(commands)
+    sweep.add_commands(commands)
+    bench_command.add_command(commands)
+    return made
 
 
 if __name__ == "__main__":

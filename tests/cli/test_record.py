@@ -20,7 +20,7 @@ def parsed(line: str) -> RunSettings:
     """The settings that a `record` command asks for."""
     words = shlex.split(line)
     assert tuple(words[:4]) == command.PROGRAM
-    return command.settings_of(main._parser().parse_args(words[3:]))
+    return command.settings_of(main.parser().parse_args(words[3:]))
 
 
 def record(*words: str) -> int:

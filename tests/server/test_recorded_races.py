@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from viz_engine.__main__ import _parser
+from viz_engine.__main__ import parser
 from viz_engine.analysis import race
 from viz_engine.engine import generate
 from viz_engine.engine.load import Loaded
@@ -31,7 +31,7 @@ def test_a_recorded_race_is_whole_and_can_be_made_again(path: Path) -> None:
     log = read(path)
     assert log.finished.finish_reason == "done" and race.missing(log) == []
     assert path.stat().st_size < MOST_BYTES
-    args = _parser().parse_args(shlex.split(log.race.command)[3:])
+    args = parser().parse_args(shlex.split(log.race.command)[3:])
     assert command.race_settings_of(args) == log.race.settings
     assert all(lane.log.started.hardware.name for lane in log.lanes)
     assert len({lane.log.started.settings.dtype for lane in log.lanes}) == 1

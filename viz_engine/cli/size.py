@@ -27,8 +27,10 @@ from viz_engine.text import UserError, mib
 Quantity = dict[str, object]  # value, unit, how, source
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `size`."""
+def add_command(commands: argparse._SubParsersAction) -> None:
+    """The parser."""
+    parser = commands.add_parser("size", help="what a model takes in memory, and what fits")
+    parser.set_defaults(do=run)
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--config", metavar="FILE", help="a config.json, or - for stdin")
     model.add_argument("--model", metavar="PRESET", help="a model of the table; ? lists them")
