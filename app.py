@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from streamlit.file_util import get_static_dir
 
 from viz_engine.model import files, tokenizer
-from viz_engine.server import recorded, registry, routes, static_files
+from viz_engine.server import origins, recorded, registry, routes, static_files
 from viz_engine.text import UserError
 from viz_engine.view import components
 
@@ -55,6 +55,13 @@ def give_way() -> Callable[[], None]:
     return lambda: os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
+def say_where() -> None:
+    """Where to look. Streamlit's own line asks a server on the internet for our address first."""
+    scheme = "https" if st.get_option("server.sslCertFile") else "http"
+    port, base = st.get_option("server.port"), routes.base_of(base_path)
+    print(f"\n  Second Token: {scheme}://localhost:{port}{base}\n", flush=True)
+
+
 @contextlib.asynccontextmanager
 async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
     """The engine process lives as long as the server."""
@@ -62,6 +69,7 @@ async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
     runs.on_submit = give_way()
     runs.start()
     get_ready(runs)
+    say_where()
     try:
         yield {}
     finally:
@@ -69,13 +77,15 @@ async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
 
 
 base_path = st.get_option("server.baseUrlPath") or ""
+allowed = st.get_option("server.corsAllowedOrigins")
 middleware = [
+    Middleware(origins.OwnOrigin, allowed=allowed),
     Middleware(
         static_files.StaticFiles,
         folder=Path(get_static_dir()),
         base_path=base_path,
         elements=ELEMENTS,
-    )
+    ),
 ]
 app = st.App(
     Path(__file__).resolve().parent / "pages" / "shell.py",

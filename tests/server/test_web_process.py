@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -100,9 +100,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(*command: str, ping: str) -> Iterator[psutil.Process]:
+def served(*command: str, ping: str, env: Mapping[str, str] = ENV) -> Iterator[psutil.Process]:
     """A server program, from when it answers `ping` until it has ended by SIGTERM."""
-    with subprocess.Popen(command, env=ENV, cwd=ROOT, stdout=subprocess.DEVNULL) as popen:
+    with subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.DEVNULL) as popen:
         try:
             until(lambda: popen.poll() is None and answers(ping))
             yield psutil.Process(popen.pid)

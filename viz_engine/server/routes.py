@@ -1,19 +1,20 @@
 """The routes of the live view: ping, snapshot, socket and cancel of a run, beside Streamlit's own.
 
-Streamlit checks no Origin on routes that are not its own: `same_origin` does. Nothing here knows
-what is in a frame (registry) or who draws it (view).
+Streamlit checks no Origin on routes that are not its own: `origins` does, and each route once more,
+so that none depends on where it is mounted. Nothing here knows what is in a frame (registry) or
+who draws it (view).
 
 Try it: `streamlit run app.py`, then `curl localhost:8501/api/runs/<id>/snapshot`
 """
 
 import asyncio
-from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from viz_engine.server.origins import same_origin
 from viz_engine.server.registry import Registry, Run, frame, registry
 from viz_engine.text import t
 
@@ -36,29 +37,6 @@ def routes(base_path: str = "") -> list[Route | WebSocketRoute]:
 def base_of(base_path: str) -> str:
     """What stands before every path: nothing, or `server.baseUrlPath` behind one slash."""
     return f"/{base_path.strip('/')}" if base_path.strip("/") else ""
-
-
-def same_origin(connection: HTTPConnection) -> bool:
-    """Whether a request comes from our own pages: its Origin names the host that it asks, as seen
-    here or before a proxy. Browsers let no foreign page leave Origin out of a POST or a socket, or
-    set X-Forwarded-Host on either; other programs send no Origin."""
-    origin = connection.headers.get("origin")
-    if origin is None:
-        return True
-    try:
-        parts = urlsplit(origin)
-        ours = {_host(connection.headers.get(name), parts.scheme) for name in _HOST_HEADERS}
-        return parts.scheme in ("http", "https") and _host(parts.netloc, parts.scheme) in ours
-    except ValueError:
-        return False
-
-
-_HOST_HEADERS = ("host", "x-forwarded-host")
-
-
-def _host(netloc: str | None, scheme: str) -> tuple[str | None, int | None]:
-    parts = urlsplit(f"//{(netloc or '').split(',')[0].strip()}")
-    return parts.hostname, parts.port or {"http": 80, "https": 443}.get(scheme)
 
 
 def _language(connection: HTTPConnection) -> str:
