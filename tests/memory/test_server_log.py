@@ -4,6 +4,9 @@ The lines are in the engines' own formats, with numbers that real servers printe
 as data/engine_facts.json, named beside each).
 """
 
+import contextlib
+import time
+
 import pytest
 
 from viz_engine.memory import server_log
@@ -186,3 +189,47 @@ def test_hostile_text_is_data() -> None:
     found = server_log.read(line + "\nmax_model_len=" + "9" * 5000)
     assert len(found.findings[0].line) <= server_log.LINE_CHARS
     assert server_log.compare(found, config.preset(LLAMA_8B))
+
+
+# Lines made to keep a reader busy: each is repeated up to the size that is read.
+WORST = {
+    "digits": "1",
+    "digits and commas": "1,",
+    "numbers": "1 ",
+    "no text at all": "\n",
+    "spaces": "KV self size =" + " " * 400,
+    "recurrent": "recurrent",
+    "cache names": "kv_cache",
+    "a format without its end": "K (f16)",
+    "brackets": "(",
+    "concurrency": "Maximum concurrency for 1 tokens",
+    "settings": "tp_size=1 max_seq_len=1 ",
+    "a need": "(1.0 GiB KV cache is neede",
+}
+
+
+def seconds(text: str) -> float:
+    """CPU time of reading `text`, the least of two."""
+    took = []
+    for _ in range(2):
+        start = time.process_time()
+        with contextlib.suppress(UserError):
+            server_log.read(text)
+        took.append(time.process_time() - start)
+    return min(took)
+
+
+@pytest.mark.parametrize("worst", WORST.values(), ids=list(WORST))
+def test_the_quadratic_log_line_takes_time_in_proportion(worst: str) -> None:
+    size = 250_000
+    line = (worst * (4000 // len(worst)))[:3999] + "\n" if worst != "\n" else worst
+    small, large = (seconds(line * (num // len(line))) for num in (size, 4 * size))
+    assert large < 8 * max(small, 0.01), (small, large)  # 16 times where each digit is a start
+    assert large < 2.0  # of a fifth of what is read; it takes 0.02 to 0.2 s
+
+
+def test_more_numbers_than_a_start_has_are_refused() -> None:
+    line = "mem usage=1.00 GB\n"
+    assert len(server_log.read(line * server_log.MAX_FINDINGS).findings) == server_log.MAX_FINDINGS
+    with pytest.raises(UserError, match="more than 400 lines"):
+        server_log.read(line * (server_log.MAX_FINDINGS + 1))

@@ -23,10 +23,16 @@ from viz_engine.model.config import ModelConfig
 from viz_engine.text import Message, UserError, grouped
 
 MAX_CHARS = 5_000_000
-LINE_CHARS = 300
+LINE_CHARS = 300  # of a line that is kept
+READ_CHARS = 4000  # of a line that is read
+MAX_FINDINGS = 400  # sixteen ranks that say all they can, several times
 GIB, MIB = 1024**3, 1024**2
-NUMBER = r"([\d,]*\d(?:\.\d+)?)"
-SIZE = NUMBER + r"\s*([KMG]i?B)"
+# Patterns are linear in the text: what repeats is bounded, and a number is tried once, at its first
+# digit. None of them crosses the end of a line.
+NUMBER = r"(?<![\d.,])(\d[\d,]{0,63}(?:\.\d{1,12})?)"
+GAP = r"[ \t]{0,16}"
+FOR_LENGTH = r"Maximum concurrency for [\d,]{1,24} tokens"
+SIZE = NUMBER + GAP + r"([KMG]i?B)"
 LLAMA_FORMATS = ("f16", "q8_0", "q4_0", "f32")
 SERVER_FORMATS = ("fp8", "int8", "bf16")
 SWAP_GIB = 4  # vLLM V0: --swap-space
@@ -79,7 +85,7 @@ PATTERNS = (
     ("vllm", "gpu_blocks", "blocks", rf"# (?:GPU|cuda) blocks: {NUMBER}"),
     ("vllm", "cpu_blocks", "blocks", rf"# CPU blocks: {NUMBER}"),
     ("vllm", "kv_tokens", "tokens", rf"GPU KV cache size: {NUMBER} tokens"),
-    ("vllm", "concurrency", "times", rf"Maximum concurrency for [\d,]+ tokens[^:]*: {NUMBER}x"),
+    ("vllm", "concurrency", "times", rf"{FOR_LENGTH}[^:\n]{{0,80}}: {NUMBER}x"),
     ("vllm", "available", "bytes", rf"(?:Available KV cache memory: |KV [Cc]ache is ){SIZE}"),
     ("vllm", "available", "bytes", rf"available KV cache memory \({SIZE}\)"),
     ("vllm", "weights", "bytes", rf"(?:[Mm]odel loading took |[Mm]odel weights take ){SIZE}"),
@@ -88,17 +94,17 @@ PATTERNS = (
     ("vllm", "need", "bytes", rf"\(?{SIZE} KV cache is needed"),
     ("vllm", "longest", "tokens", rf"estimated maximum model length is {NUMBER}"),
     ("vllm", "block_len", "tokens", rf"Setting attention block size to {NUMBER} tokens"),
-    ("llama.cpp", "kv_size", "bytes", rf"KV (?:self|buffer) size\s*=\s*{SIZE}"),
-    ("llama.cpp", "state_size", "bytes", rf"recurrent\w*:?\s*size\s*=\s*{SIZE}"),
-    ("llama.cpp", "kv_part", "bytes", rf"kv_cache\w*:\s*size\s*=\s*{SIZE}"),
-    ("llama.cpp", "model_size", "bytes", rf"(?:model|file) size\s*=\s*{SIZE}"),
-    ("llama.cpp", "model_buffer", "bytes", rf"model buffer size\s*=\s*{SIZE}"),
-    ("llama.cpp", "compute_buffer", "bytes", rf"compute buffer size\s*=\s*{SIZE}"),
-    ("llama.cpp", "params", "weights", rf"model params\s*=\s*{NUMBER}\s*([TBM])"),
+    ("llama.cpp", "kv_size", "bytes", rf"KV (?:self|buffer) size{GAP}={GAP}{SIZE}"),
+    ("llama.cpp", "state_size", "bytes", rf"recurrent\w{{0,32}}:?{GAP}size{GAP}={GAP}{SIZE}"),
+    ("llama.cpp", "kv_part", "bytes", rf"kv_cache\w{{0,32}}:{GAP}size{GAP}={GAP}{SIZE}"),
+    ("llama.cpp", "model_size", "bytes", rf"(?:model|file) size{GAP}={GAP}{SIZE}"),
+    ("llama.cpp", "model_buffer", "bytes", rf"model buffer size{GAP}={GAP}{SIZE}"),
+    ("llama.cpp", "compute_buffer", "bytes", rf"compute buffer size{GAP}={GAP}{SIZE}"),
+    ("llama.cpp", "params", "weights", rf"model params{GAP}={GAP}{NUMBER}{GAP}([TBM])"),
     ("sglang", "loaded", "bytes", rf"mem usage={SIZE}"),
-    ("sglang", "k_size", "bytes", rf"#tokens: [\d,]+, K size: {SIZE}"),
+    ("sglang", "k_size", "bytes", rf"#tokens: [\d,]{{1,24}}, K size: {SIZE}"),
     ("sglang", "v_size", "bytes", rf", V size: {SIZE}"),
-    ("sglang", "kv_size", "bytes", rf"#tokens: [\d,]+, KV size: {SIZE}"),
+    ("sglang", "kv_size", "bytes", rf"#tokens: [\d,]{{1,24}}, KV size: {SIZE}"),
     ("sglang", "conv_size", "bytes", rf"conv_state size: {SIZE}"),
     ("sglang", "ssm_size", "bytes", rf"ssm_state size: {SIZE}"),
     ("sglang", "kv_tokens", "tokens", rf"max_total_num_tokens={NUMBER}"),
@@ -108,9 +114,9 @@ PATTERNS = (
 )
 # What else is read: (name, pattern). Numbers become int.
 SETTINGS = (
-    ("max_model_len", r"max_(?:seq|model)_len[=:]\s*(\d+)"),
-    ("max_model_len", r"Maximum concurrency for ([\d,]+) tokens"),
-    ("max_model_len", r"max seq len \((\d+)\)"),
+    ("max_model_len", r"max_(?:seq|model)_len[=:][ \t]{0,16}(\d+)"),
+    ("max_model_len", r"Maximum concurrency for ([\d,]{1,24}) tokens"),
+    ("max_model_len", r"max seq len \((\d{1,18})\)"),
     ("tp", r"tensor_parallel_size=(\d+)"),
     ("tp", r"\btp_size=(\d+)"),
     ("pp", r"pipeline_parallel_size=(\d+)"),
@@ -119,66 +125,104 @@ SETTINGS = (
     ("block_len", r"[Nn]umber of tokens per block: (\d+)"),
     ("page_len", r"\bpage_size=(\d+)"),
     ("kv_format", r"kv_cache_dtype='?(?:torch\.)?([a-z0-9_]+)"),
-    ("batched_tokens", r"max_num_batched_tokens[=:]\s*(\d+)"),
-    ("n_ctx", r"n_ctx\s*=\s*(\d+)"),
-    ("n_seq", r"n_seq_max\s*=\s*(\d+)"),
-    ("micro_batch", r"n_ubatch\s*=\s*(\d+)"),
+    ("batched_tokens", r"max_num_batched_tokens[=:][ \t]{0,16}(\d+)"),
+    ("n_ctx", r"n_ctx[ \t]{0,16}=[ \t]{0,16}(\d+)"),
+    ("n_seq", r"n_seq_max[ \t]{0,16}=[ \t]{0,16}(\d+)"),
+    ("micro_batch", r"n_ubatch[ \t]{0,16}=[ \t]{0,16}(\d+)"),
     ("sglang_tokens", r"#tokens: ([\d,]+)"),
     ("mamba_slots", r"max_mamba_cache_size: (\d+)"),
-    ("trt_tokens", r"in paged KV cache \((\d+)\)"),
-    ("trt_tokens", r"for k/v cache, (\d+) tokens"),
-    ("trt_available_gib", r"available: ([\d.]+) GiB"),
-    ("trt_fraction", r"(?:free_gpu_memory_fraction|freeGpuMemoryFraction)[=: ]+([\d.]+)"),
+    ("trt_tokens", r"in paged KV cache \((\d{1,18})\)"),
+    ("trt_tokens", r"for k/v cache, (\d{1,18}) tokens"),
+    ("trt_available_gib", r"available: ([\d.]{1,18}) GiB"),
+    ("trt_fraction", r"(?:free_gpu_memory_fraction|freeGpuMemoryFraction)[=: ]{1,8}([\d.]{1,18})"),
 )
 
 
+CELLS = re.compile(r"\([ \t]{0,16}(\d{1,12}) cells,[ \t]{0,16}(\d{1,9}) layers")
+FORMATS = re.compile(r"K \((\w{1,16})\).{0,120}?V \((\w{1,16})\)")
+BITS = re.compile(r"\(([\d.]{1,12}) BPW\)")
+
+
 def read(text: str) -> Log:
-    """The capacity numbers of a log, in order. Raises UserError where there are none, or too much
-    text."""
+    """The capacity numbers of a log, in order. Raises UserError where there are none, too many, or
+    too much text. Takes time in proportion to the text, whatever stands in it."""
     if len(text) > MAX_CHARS:
         raise UserError("error.log_too_large", chars=grouped(len(text)), limit=grouped(MAX_CHARS))
-    findings, settings = [], {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line[:4000]
-        findings += _of_line(line, number)
-        for name, pattern in SETTINGS:
-            if found := re.search(pattern, line):
-                settings[name] = _plain(found[1])
-    if not findings:
+    text = "\n".join([line[:READ_CHARS] for line in text.splitlines()])
+    found = [
+        (match.start(), row, match)
+        for row, (*_, pattern) in enumerate(PATTERNS)
+        for match in _first_of_each_line(pattern, text)
+    ]
+    if not found:
         raise UserError("error.log_nothing")
+    findings, number, at = [], 1, 0
+    for start, row, match in sorted(found, key=lambda one: one[:2]):
+        number, at = number + text.count("\n", at, start), start
+        findings += _finding(match, row, number)
     names = [finding.engine for finding in findings]
     engine = max(dict.fromkeys(names), key=names.count)
     kept = tuple(finding for finding in findings if finding.engine == engine)
-    return Log(engine=engine, findings=kept, settings=settings)
+    return Log(engine=engine, findings=kept, settings=_settings(text))
 
 
-def _of_line(line: str, number: int) -> Iterator[Finding]:
-    """The numbers of one line, from left to right."""
-    rows = [(re.search(pattern, line), *row) for *row, pattern in PATTERNS]
-    rows = [row for row in rows if row[0] is not None]
-    for found, engine, kind, unit in sorted(rows, key=lambda row: row[0].start()):
-        if kind == "kv_part" and "recurrent" in line:
-            continue
-        scale = _scale(found[2], engine) if found.re.groups > 1 else 1
-        digits = len(found[1].partition(".")[2])
-        facts = {}
-        if cells := re.search(r"\(\s*(\d+) cells,\s*(\d+) layers", line):
-            facts = {"cells": int(cells[1]), "layers": int(cells[2])}
-        if formats := re.search(r"K \((\w+)\).*V \((\w+)\)", line):
-            facts |= {"k_format": formats[1], "v_format": formats[2]}
-        if bits := re.search(r"\(([\d.]+) BPW\)", line):
-            facts["bits"] = float(bits[1])
-        yield Finding(
-            engine=engine,
-            kind=kind,
-            value=float(found[1].replace(",", "")) * scale,
-            unit=unit,
-            slack=0.5 * 10**-digits * scale if digits or scale > 1 else 0,
-            line=line.strip()[:LINE_CHARS],
-            line_number=number,
-            meaning=Message(key=f"log.means.{kind}"),
-            facts=facts,
-        )
+def _first_of_each_line(pattern: str, text: str) -> Iterator[re.Match[str]]:
+    """The first match in each line. Raises UserError where more lines match than a log has."""
+    compiled, start, num = re.compile(pattern), 0, 0
+    while (match := compiled.search(text, start)) is not None:
+        num += 1
+        if num > MAX_FINDINGS:
+            raise UserError("error.log_too_many", limit=grouped(MAX_FINDINGS))
+        yield match
+        end = text.find("\n", match.end())
+        if end < 0:
+            return
+        start = end + 1
+
+
+def _settings(text: str) -> dict[str, object]:
+    """What a log says of how the server was started; what it says last holds."""
+    last: dict[str, tuple[int, str]] = {}
+    for name, pattern in SETTINGS:
+        line_end = -1
+        for match in re.finditer(pattern, text):
+            if match.start() < line_end:
+                continue  # the first of a line counts
+            line_end = text.find("\n", match.end())
+            line_end = len(text) if line_end < 0 else line_end
+            if match.start() >= last.get(name, (0, ""))[0]:
+                last[name] = match.start(), match[1]
+    return {name: _plain(value) for name, (_, value) in last.items()}
+
+
+def _finding(found: re.Match[str], row: int, number: int) -> Iterator[Finding]:
+    """The number that a pattern of PATTERNS has found; nothing where another says it better."""
+    engine, kind, unit, _ = PATTERNS[row]
+    start = found.string.rfind("\n", 0, found.start()) + 1
+    end = found.string.find("\n", found.end())
+    line = found.string[start : len(found.string) if end < 0 else end]
+    if kind == "kv_part" and "recurrent" in line:
+        return
+    scale = _scale(found[2], engine) if found.re.groups > 1 else 1
+    digits = len(found[1].partition(".")[2])
+    facts: dict[str, object] = {}
+    if cells := CELLS.search(line):
+        facts = {"cells": int(cells[1]), "layers": int(cells[2])}
+    if formats := FORMATS.search(line):
+        facts |= {"k_format": formats[1], "v_format": formats[2]}
+    if bits := BITS.search(line):
+        facts["bits"] = _plain(bits[1])
+    yield Finding(
+        engine=engine,
+        kind=kind,
+        value=float(found[1].replace(",", "")) * scale,
+        unit=unit,
+        slack=0.5 * 10**-digits * scale if digits or scale > 1 else 0,
+        line=line.strip()[:LINE_CHARS],
+        line_number=number,
+        meaning=Message(key=f"log.means.{kind}"),
+        facts=facts,
+    )
 
 
 def _scale(unit: str, engine: str) -> float:
