@@ -1,9 +1,11 @@
-"""Where the program's own files lie, and where it keeps what it makes.
+"""Where the program's own files lie, where it keeps what it makes, how a stranger's are read.
 
 Try it: `python -c "from viz_engine.paths import cache_folder; print(cache_folder())"`
 """
 
+import errno
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -23,3 +25,15 @@ def cache_folder() -> Path:
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "second-token"
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a regular file. Raises OSError where it is no such file (a FIFO would keep the
+    reader for ever, a device never ends) or holds more than `most_bytes` (EFBIG)."""
+    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that alone may wait
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data

@@ -1,11 +1,12 @@
 """Names and folders that a visitor may type: a sentence for each, never an exception."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from viz_engine.model import files
+from viz_engine.model import files, hub_config
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import checks
 from viz_engine.run.events import RunSettings
@@ -45,3 +46,30 @@ def test_a_number_of_layers_that_cannot_be_is_refused_by_name(value: object) -> 
 def test_numbers_that_no_file_could_hold_are_refused(numbers: dict) -> None:
     with pytest.raises(UserError):
         checks.check_settings(RunSettings(model="m", prompts=("a",), **numbers))
+
+
+def test_a_fifo_or_a_device_in_a_models_folder_keeps_nobody_waiting(tmp_path: Path) -> None:
+    for number, name in enumerate(("config.json", "model.safetensors.index.json")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(files.DEFAULT_CONFIG))
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+        with pytest.raises(UserError):
+            files.check_folder(folder)
+    (tmp_path / "config.json").symlink_to("/dev/zero")
+    with pytest.raises(UserError):
+        files.check_folder(tmp_path)
+    with pytest.raises(UserError):
+        hub_config.read_text(str(tmp_path))
+    os.mkfifo(tmp_path / "a.safetensors")
+    assert files.weight_files(tmp_path) == []
+
+
+def test_a_huge_config_is_not_read_into_memory(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(2**40)  # a hole: it takes no room
+    with pytest.raises(UserError):
+        files.check_folder(tmp_path)
+    with pytest.raises(UserError, match="config.json only"):
+        hub_config.read_text(str(tmp_path))

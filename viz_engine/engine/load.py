@@ -32,7 +32,7 @@ from viz_engine.engine.trace import Traced
 from viz_engine.model import files as model_files
 from viz_engine.model.spec import ModelSpec, has_formula
 from viz_engine.model.tokenizer import PromptTokenizer
-from viz_engine.paths import cache_folder
+from viz_engine.paths import cache_folder, read_file
 from viz_engine.run import checks, cost, machine
 from viz_engine.run.events import EnginePart, Hardware
 from viz_engine.text import Message, UserError, mib
@@ -332,8 +332,8 @@ def _stop_token_ids(folder: Path, config: dict, tokenizer: PromptTokenizer) -> t
     """Ids that end a text: of generation_config.json, else of config.json, else the tokenizer's."""
     path = folder / "generation_config.json"
     try:
-        generation = json.loads(path.read_bytes()) if path.is_file() else {}
-    except ValueError:
+        generation = json.loads(read_file(path, model_files.MAX_JSON_BYTES))
+    except (OSError, ValueError):  # most have none
         generation = {}
     for value in (generation.get("eos_token_id"), config.get("eos_token_id")):
         ids = value if isinstance(value, list) else [value]

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from viz_engine.model.spec import ModelSpec, has_formula
-from viz_engine.paths import cache_folder
+from viz_engine.paths import cache_folder, read_file
 from viz_engine.text import UserError
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
@@ -23,6 +23,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 MAX_HEADER_BYTES = 100_000_000  # what the format allows
 # Ends of the names of classes that write text token by token.
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder")
+MAX_JSON_BYTES = 32 * 2**20  # of a config or an index: a mixture of experts lists 100 000 tensors
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -102,9 +103,10 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files that are complete: with an index, all that it lists."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
-        return sorted(folder.glob("*.safetensors"))
+        return sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     try:
-        names = {str(name) for name in json.loads(index.read_bytes())["weight_map"].values()}
+        weight_map = json.loads(read_file(index, MAX_JSON_BYTES))["weight_map"]
+        names = {str(name) for name in weight_map.values()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError("error.model_broken", reason=index.name) from None
     paths = [folder / name for name in sorted(names)]
@@ -143,7 +145,7 @@ def check_folder(folder: Path) -> dict[str, object]:
 def read_config(path: Path) -> dict[str, object]:
     """The JSON object in a config.json. Raises UserError where there is none."""
     try:
-        config = json.loads(path.read_bytes())
+        config = json.loads(read_file(path, MAX_JSON_BYTES))
     except FileNotFoundError:
         raise UserError("error.model_no_config", folder=path.parent.name) from None
     except (OSError, ValueError, RecursionError):

@@ -7,10 +7,12 @@ Try it: `python -c "from viz_engine.model import hub_config; \
 print(hub_config.read_text('.')[:40])"`
 """
 
+import errno
 from pathlib import Path
 
 from viz_engine.model import files
 from viz_engine.model.config_keys import MAX_CHARS
+from viz_engine.paths import read_file
 from viz_engine.text import UserError, grouped
 
 TIMEOUT_S = 8.0
@@ -39,13 +41,13 @@ def _folder(name: str) -> Path | None:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_CHARS:
-            params = {"chars": grouped(path.stat().st_size), "limit": grouped(MAX_CHARS)}
-            raise UserError("error.size_too_large", **params)
-        return path.read_text(encoding="utf-8-sig")
+        return read_file(path, MAX_CHARS).decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError("error.model_no_config", folder=path.parent.name) from None
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            params = {"chars": grouped(path.stat().st_size), "limit": grouped(MAX_CHARS)}
+            raise UserError("error.size_too_large", **params) from None
         raise UserError("error.model_bad_config", folder=path.parent.name) from None
 
 

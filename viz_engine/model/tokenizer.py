@@ -19,10 +19,11 @@ import jinja2.ext
 import jinja2.sandbox
 from tokenizers import Tokenizer
 
-from viz_engine.paths import ASSETS
+from viz_engine.paths import ASSETS, read_file
 from viz_engine.text import UserError
 
 FILLERS = ("en", "zh")
+MAX_BYTES = 32 * 2**20  # of a tokenizer's config or a template
 MARKER = "\ue000\ue001\ue000"  # private use: stands where the visitor's text will be
 SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -75,17 +76,18 @@ class PromptTokenizer:
         try:
             tokenizer = Tokenizer.from_file(str(path))
             config_path = folder / "tokenizer_config.json"
-            config = json.loads(config_path.read_bytes()) if config_path.is_file() else {}
+            config = json.loads(read_file(config_path, MAX_BYTES)) if config_path.is_file() else {}
+            template_path = folder / "chat_template.jinja"
+            template = None
+            if template_path.is_file():
+                template = read_file(template_path, MAX_BYTES).decode("utf-8")
         except Exception as error:  # tokenizers raises bare Exception
             raise UserError(
                 "error.model_tokenizer_broken", folder=folder.name, reason=str(error)[:200]
             ) from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        template_path = folder / "chat_template.jinja"
-        if template_path.is_file():
-            template = template_path.read_text(encoding="utf-8")
-        else:
+        if template is None:
             template = _named_template(config.get("chat_template"))
         specials = {name: _token_text(config.get(name)) for name in SPECIALS if config.get(name)}
         return cls(tokenizer, chat_template=template, special_tokens=specials)
