@@ -26,7 +26,7 @@ from viz_engine.engine.kernels.attention import AttentionLook, compiled, in_floa
 from viz_engine.engine.load import DTYPES, Loaded
 from viz_engine.model.tokenizer import TextStream, clean
 from viz_engine.run import machine
-from viz_engine.run.checks import check, check_settings
+from viz_engine.run.checks import check, check_settings, check_window
 from viz_engine.run.command import record_command
 from viz_engine.run.events import (
     AttentionSample,
@@ -74,6 +74,7 @@ def generate(
     check_settings(settings)
     check_cache(loaded, settings)
     stop_asked = settings.stop_token_ids
+    check_window(loaded.spec, settings.context_len or 0)  # before as much text is made
     settings = resolve(loaded, settings)
     prompts = encode(loaded, settings)
     room = available_bytes(loaded.device) - loaded.packed_bytes

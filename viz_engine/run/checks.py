@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost
 from viz_engine.run.events import MAX_BATCH, MAX_INT, RunSettings
+from viz_engine.run.log import MAX_COLUMNS
 from viz_engine.run.race import MAX_REPEATS, RaceSettings
-from viz_engine.text import UserError, mib
+from viz_engine.text import UserError, grouped, mib
 
 CACHES = ("full", "none")
 
@@ -31,9 +32,8 @@ def check(
     """
     check_settings(settings)
     longest = max(prompt_lens)
+    check_window(spec, longest)
     window = spec.max_context_len
-    if window is not None and longest > window:
-        raise UserError("error.prompt_window", prompt_len=longest, window=window)
     if window is not None and settings.new_tokens > window - longest + 1:
         # the last token never gets a row
         raise UserError(
@@ -54,6 +54,13 @@ def check(
     check_fits(need, available_bytes)
 
 
+def check_window(spec: ModelSpec, prompt_len: int) -> None:
+    """Raises UserError where a prompt is longer than the model can attend to."""
+    if spec.max_context_len is not None and prompt_len > spec.max_context_len:
+        window = spec.max_context_len
+        raise UserError("error.prompt_window", prompt_len=prompt_len, window=window)
+
+
 def check_settings(settings: RunSettings) -> None:
     """Raises UserError on a setting that is out of its range, whatever the model."""
     if settings.new_tokens < 1:
@@ -64,21 +71,22 @@ def check_settings(settings: RunSettings) -> None:
         raise UserError(
             "error.prompt_count", num_prompts=len(settings.prompts), batch=settings.batch
         )
-    numbers = (settings.seed, *(settings.stop_token_ids or ()))
+    if settings.chunk_len < 0:
+        raise UserError("error.chunk_len", chunk_len=settings.chunk_len)
+    numbers = (settings.seed, settings.chunk_len, *(settings.stop_token_ids or ()))
     if not all(0 <= number <= MAX_INT for number in numbers):
         raise UserError("error.whole_number", most=MAX_INT)
     if not 0 <= settings.temperature <= 10:
         raise UserError("error.temperature", temperature=settings.temperature)
     if not 0 < settings.top_p <= 1:
         raise UserError("error.top_p", top_p=settings.top_p)
-    if settings.chunk_len < 0:
-        raise UserError("error.chunk_len", chunk_len=settings.chunk_len)
     if settings.cache not in CACHES:
         raise UserError("error.cache_policy", cache=settings.cache[:40], known=", ".join(CACHES))
     if settings.speculation is not None:
         raise UserError("error.speculation")
-    if settings.context_len is not None and settings.context_len < 1:
-        raise UserError("error.context_len", context_len=settings.context_len)
+    if settings.context_len is not None and not 1 <= settings.context_len <= MAX_COLUMNS:
+        asked = settings.context_len
+        raise UserError("error.context_len", context_len=asked, most=grouped(MAX_COLUMNS))
 
 
 def check_race(settings: RaceSettings, num_layers: int, num_query_heads: int | None) -> None:
@@ -92,9 +100,9 @@ def check_race(settings: RaceSettings, num_layers: int, num_query_heads: int | N
         raise UserError("error.race_temperature")
     if settings.layer is None:
         return
-    if settings.layer >= num_layers:
+    if not 0 <= settings.layer < num_layers:
         raise UserError("error.race_layer", layer=settings.layer, most=num_layers - 1)
-    if num_query_heads is not None and settings.query_head >= num_query_heads:
+    if num_query_heads is not None and not 0 <= settings.query_head < num_query_heads:
         raise UserError("error.race_head", head=settings.query_head, most=num_query_heads - 1)
 
 
