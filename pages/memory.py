@@ -1,7 +1,7 @@
 """The memory page: what a model's weights and cache take, what fits, how many it serves.
 
 Everything under the title is one fragment: a box draws it again and leaves the rest alone. The two
-main sliders are in the view of `bill_view`, which paints what they move before Python hears of it.
+main sliders are in `memory_view.mjs`, which paints what they move before Python hears of it.
 """
 
 from pathlib import Path

@@ -37,7 +37,7 @@ def language_switch() -> str:
 st.set_page_config(
     page_title="Second Token", page_icon="⚡", layout="wide", initial_sidebar_state="collapsed"
 )
-st.html(f"<style>{(ASSETS / 'page.css').read_text(encoding='utf-8')}</style>")
+st.html(f"<style>{(ASSETS / 'css' / 'page.css').read_text(encoding='utf-8')}</style>")
 logo()
 language = language_switch()
 page = st.navigation(

@@ -13,7 +13,7 @@ from viz_engine.text import LOCALES, Message, UserError, mib, strings, t, three
 SOURCES = [
     *(ROOT / "viz_engine").rglob("*.py"),
     *(ROOT / "pages").glob("*.py"),
-    *(ROOT / "assets").glob("*.mjs"),
+    *(ROOT / "assets" / "js").glob("*.mjs"),
     ROOT / "app.py",
 ]
 PREFIXES = sorted({key.split(".")[0] for key in strings("en")})

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { barLayout, markPath } from "../../assets/bars.mjs";
+import { barLayout, markPath } from "../../assets/js/bars.mjs";
 
 const GIB = 2 ** 30;
 const PARTS = { weights: ["Weights", "#111", ""], k: ["K cache", "#222", ""], v: ["V cache", "#333", "\\"], latent: ["Latent", "#444", "-"] };

@@ -1,6 +1,6 @@
 // Reads frames (JSON list of texts) from stdin and prints, for every prefix of the events, what the view would show:
-// tests/view/test_kv_matrix.py works the same out in Python and compares.
-import { factsAt, newRun, piecesAt, rowsAt, summaryAt, takeFrame, textOf } from "../../assets/run.mjs";
+// tests/view/test_components.py works the same out in Python and compares.
+import { factsAt, newRun, piecesAt, rowsAt, summaryAt, takeFrame, textOf } from "../../assets/js/run.mjs";
 
 let input = "";
 for await (const part of process.stdin) input += part;

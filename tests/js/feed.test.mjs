@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { openFeed } from "../../assets/feed.mjs";
+import { openFeed } from "../../assets/js/feed.mjs";
 
 globalThis.navigator ??= { onLine: true }; // older versions of node have none
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));

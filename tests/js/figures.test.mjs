@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
-import { figuresOf } from "../../assets/figures.mjs";
-import { wordsOf } from "../../assets/words.mjs";
+import { figuresOf } from "../../assets/js/figures.mjs";
+import { wordsOf } from "../../assets/js/words.mjs";
 
 const strings = JSON.parse(readFileSync(new URL("../../assets/locales/en/view.json", import.meta.url)));
 const words = wordsOf(strings, "en");

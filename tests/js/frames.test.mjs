@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { frameAt, isAnswered, newMoves, putAhead, shelfOf } from "../../assets/frames.mjs";
+import { frameAt, isAnswered, newMoves, putAhead, shelfOf } from "../../assets/js/frames.mjs";
 
 const DATA = {
   at: [4, 2], frame: "own", keys: { context: "a", sequences: "b" },

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { axisTicks, clampView, columnAt, columnLayout, groupSize, layerAt, levelFor, niceCeil, rowBands, rowTop, rowsGone, rowsUnder, timeScale, zoomView } from "../../assets/layout.mjs";
+import { axisTicks, clampView, columnAt, columnLayout, groupSize, layerAt, levelFor, niceCeil, rowBands, rowTop, rowsGone, rowsUnder, timeScale, zoomView } from "../../assets/js/layout.mjs";
 
 const HEADS = new Array(30).fill(3);
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { columnLayout } from "../../assets/layout.mjs";
-import { contrast, newPyramid, paletteOf, pooled, setRows } from "../../assets/matrix.mjs";
+import { columnLayout } from "../../assets/js/layout.mjs";
+import { contrast, newPyramid, paletteOf, pooled, setRows } from "../../assets/js/matrix.mjs";
 
 const columns = columnLayout([2, 2], 100);
 const palette = paletteOf([[0, 0, 0], [255, 255, 255]], [1, 1, 1]);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy, stepsAt, toEnd, tokenBy } from "../../assets/player.mjs";
+import { advance, cursorOf, newPlayer, pause, play, runEnd, seek, stepBy, stepsAt, toEnd, tokenBy } from "../../assets/js/player.mjs";
 
 const MS = 1e6;
 const runOf = (ends, finished = true) => ({

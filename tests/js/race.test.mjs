@@ -1,8 +1,8 @@
 // The race: lanes aligned by token, on one clock or token by token.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { blocksOf, energyAt, laneAt, laneTime, newRace, numTokens, ratioSpread, takeRaceFrame, totalNs, trackOf, valuesAt } from "../../assets/race.mjs";
-import { stepEnd } from "../../assets/player.mjs";
+import { blocksOf, energyAt, laneAt, laneTime, newRace, numTokens, ratioSpread, takeRaceFrame, totalNs, trackOf, valuesAt } from "../../assets/js/race.mjs";
+import { stepEnd } from "../../assets/js/player.mjs";
 
 const MS = 1e6;
 const PROMPT = 6;

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { copiedAt, factsAt, magnitudeOf, newRun, percentileOf, rowsAt, summaryAt, takeFrame } from "../../assets/run.mjs";
+import { copiedAt, factsAt, magnitudeOf, newRun, percentileOf, rowsAt, summaryAt, takeFrame } from "../../assets/js/run.mjs";
 
 const LAYER = { num_kv_heads: 2, key_dim: 4, value_dim: 4 };
 const STARTED = {

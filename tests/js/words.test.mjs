@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
-import { labelOf } from "../../assets/stage.mjs";
-import { axisWords, countOf, flopParts, ratioOf, secondsOf, sentenceOf, sizeOf, timeOf, turnsText, wordsOf } from "../../assets/words.mjs";
+import { labelOf } from "../../assets/js/stage.mjs";
+import { axisWords, countOf, flopParts, ratioOf, secondsOf, sentenceOf, sizeOf, timeOf, turnsText, wordsOf } from "../../assets/js/words.mjs";
 
 const strings = (language) => JSON.parse(readFileSync(new URL(`../../assets/locales/${language}/view.json`, import.meta.url)));
 const plain = (text) => text.replace(/[\u00a0\u202f]/g, " ");

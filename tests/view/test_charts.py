@@ -10,7 +10,7 @@ from viz_engine.paths import ASSETS
 from viz_engine.view import charts
 from viz_engine.view.memory import charts as memory_charts
 
-CSS = (ASSETS / "live_view.css").read_text("utf-8")
+CSS = (ASSETS / "css" / "live_view.css").read_text("utf-8")
 NAMES = {"k": "k", "v": "v", "new": "new", "decode": "dec", "read": "read", "prefill": "pre"}
 
 

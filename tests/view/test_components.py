@@ -19,6 +19,7 @@ from viz_engine.server import registry
 from viz_engine.view import components
 from viz_engine.view.memory import mount
 
+SCRIPTS = ROOT / "assets" / "js"
 NODE = shutil.which("node")
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
@@ -184,7 +185,7 @@ def test_no_two_modules_use_one_name(modules: tuple[str, ...]) -> None:
     names: list[str] = []
     pattern = r"^(?:export )?(?:default )?(?:async )?(?:function|const|let|class) (\w+)"
     for name in modules:
-        text = (components.ASSETS / f"{name}.mjs").read_text(encoding="utf-8")
+        text = (SCRIPTS / f"{name}.mjs").read_text(encoding="utf-8")
         names += re.findall(pattern, text, re.MULTILINE)
     assert sorted(names) == sorted(set(names))
 
@@ -192,25 +193,25 @@ def test_no_two_modules_use_one_name(modules: tuple[str, ...]) -> None:
 @VIEWS
 def test_every_module_imports_only_from_those_joined_before_it(modules: tuple[str, ...]) -> None:
     for at, name in enumerate(modules):
-        text = (components.ASSETS / f"{name}.mjs").read_text(encoding="utf-8")
+        text = (SCRIPTS / f"{name}.mjs").read_text(encoding="utf-8")
         imported = re.findall(r'from "\./(\w+)\.mjs"', text)
         assert set(imported) <= set(modules[:at]), name
 
 
 def test_every_module_is_joined_into_a_view() -> None:
     joined = {name for modules in JOINED.values() for name in modules}
-    assert {path.stem for path in components.ASSETS.glob("*.mjs")} == joined
+    assert {path.stem for path in SCRIPTS.glob("*.mjs")} == joined
 
 
 def test_model_text_never_becomes_markup() -> None:
-    for path in components.ASSETS.glob("*.mjs"):
+    for path in SCRIPTS.glob("*.mjs"):
         text = path.read_text(encoding="utf-8")
         assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), path
 
 
 def test_every_string_that_the_view_asks_for_exists() -> None:
     known = components.words("en")
-    for path in components.ASSETS.glob("*.mjs"):
+    for path in SCRIPTS.glob("*.mjs"):
         text = path.read_text(encoding="utf-8")
         for key in re.findall(r"""\bt\("([\w.]+)\"""", text):
             assert f"view.{key}" in known, f"{path.name}: {key}"
@@ -318,7 +319,7 @@ def said_in_a_page(tmp_path: Path, reruns: list[tuple[str, list[str]]]) -> list[
     parts = {"strings": components.words("en"), "reruns": reruns}
     shown = {name: json.dumps(part).replace("</", "<\\/") for name, part in parts.items()}
     shown["source"] = components.source()
-    shown["style"] = (components.ASSETS / "live_view.css").read_text(encoding="utf-8")
+    shown["style"] = components.style("live_view.css")
     path = tmp_path / "page.html"
     path.write_text(PAGE % shown, encoding="utf-8")
     done = subprocess.run(

@@ -22,7 +22,7 @@ FONT = '"Source Sans", "Source Sans Pro", "Noto Sans CJK SC", "PingFang SC", san
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
-    """One theme's colours, those of assets/live_view.css with its mixes worked out."""
+    """One theme's colours, those of assets/css/live_view.css with its mixes worked out."""
 
     background: str
     card: str

@@ -2,7 +2,7 @@
 
 A page mounts it once under a fixed key; it subscribes to the routes of `live` by itself, so that
 no rerun is needed while a run goes on. Where the routes do not reach the browser it asks for
-frames, and a fragment feeds them. The drawing is in assets/*.mjs; here they are joined into the one
+frames, and a fragment feeds them. The drawing is in assets/js; here they are joined into the one
 inline module that Streamlit wants. Nothing here knows what a frame says.
 
 Try it: `python -c "from viz_engine.view import components; print(len(components.source()))"`
@@ -64,7 +64,7 @@ def source(modules: tuple[str, ...] = MODULES) -> str:
     """All modules as one: imports and `export` taken out, whole-line comments too."""
     parts = []
     for name in modules:
-        text = (ASSETS / f"{name}.mjs").read_text(encoding="utf-8")
+        text = (ASSETS / "js" / f"{name}.mjs").read_text(encoding="utf-8")
         parts.append(_EXPORT.sub("", _IMPORT.sub("", text)))
     return re.sub(r"^[ \t]*//.*\n", "", "\n".join(parts), flags=re.MULTILINE)
 
@@ -78,18 +78,18 @@ def words(language: str) -> dict[str, str]:
 @cache
 def _live_component() -> Callable[..., object]:
     return st.components.v2.component(
-        "second_token_live_view", js=source(), css=_style("live_view.css")
+        "second_token_live_view", js=source(), css=style("live_view.css")
     )
 
 
 @cache
 def _race_component() -> Callable[..., object]:
-    css = _style("live_view.css") + _style("race.css")
+    css = style("live_view.css") + style("race.css")
     return st.components.v2.component("second_token_race", js=source(RACE_MODULES), css=css)
 
 
-def _style(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
+def style(name: str) -> str:
+    return (ASSETS / "css" / name).read_text(encoding="utf-8")
 
 
 def live_view(

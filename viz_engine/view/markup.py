@@ -1,7 +1,7 @@
 """Numbers and tables as HTML for a page: everything that is written into it is escaped here.
 
 A number opens to its formula without a round trip to the server: it is a `<details>` element. It
-knows nothing of what the numbers mean. The look is in assets/page.css.
+knows nothing of what the numbers mean. The look is in assets/css/page.css.
 
 Try it: `python -c "from viz_engine.view import markup; print(markup.table(['a'], [['<b>']]))"`
 """

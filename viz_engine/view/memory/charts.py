@@ -1,4 +1,4 @@
-"""The memory page's figures: curves of bytes. Its bars are in assets/bars.mjs.
+"""The memory page's figures: curves of bytes. Its bars are in assets/js/bars.mjs.
 
 Functions from plain data to a figure, in the theme of `charts`.
 

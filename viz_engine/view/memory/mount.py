@@ -3,7 +3,7 @@
 The page gives it the frame of the present choice at every rerun; frames of every other stop follow
 at the end, through a second mount that shows nothing and hands them over in the browser. So a
 slider paints at once while it is dragged, and the page follows when it rests. The drawing is in
-assets/bill_view.mjs.
+assets/js/memory_view.mjs.
 
 Try it: `streamlit run app.py`, the page Memory
 """
@@ -22,7 +22,7 @@ from viz_engine.view.memory import frames as memory_frames
 from viz_engine.view.memory.frames import AXES, Bar, Frame, Say
 
 # Each file imports only from those before it.
-MODULES = ("elements", "frames", "bars", "bill_view")
+MODULES = ("elements", "frames", "bars", "memory_view")
 AHEAD_MODULES = ("frames", "ahead")
 MAX_KEPT = 8  # messages a session keeps, each of some 10 KiB
 
@@ -30,7 +30,7 @@ MAX_KEPT = 8  # messages a session keeps, each of some 10 KiB
 @cache
 def _component() -> Callable[..., object]:
     # Not apart: cards and notices look as those of other pages do, by page.css.
-    css = (components.ASSETS / "bill_view.css").read_text(encoding="utf-8")
+    css = components.style("memory_view.css")
     return st.components.v2.component(
         "second_token_bill", js=components.source(MODULES), css=css, isolate_styles=False
     )

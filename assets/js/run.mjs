@@ -2,7 +2,7 @@
 //
 // It knows nothing of the DOM, of clocks or of drawing. The Python tests decode the same frames and
 // compare every prefix, so that the two cannot drift.
-// Try it: node -e 'import("./assets/run.mjs").then(m => console.log(m.newRun()))'
+// Try it: node -e 'import("./assets/js/run.mjs").then(m => console.log(m.newRun()))'
 
 const ELEMENT_SIZES = { float32: 4, bfloat16: 2, float16: 2 };
 
