@@ -95,6 +95,21 @@ export function rowlessWords(layer, words) {
   return t(`rowless.${layer.kind === "shared" ? "shared" : "none"}`, { shares: layer.shares });
 }
 
+/** The words on a stage; `none`: without a cache. */
+export function stageWords(words, none) {
+  const { t } = words;
+  return {
+    layer: t("layer"),
+    reserved: t("reserved"),
+    rowless: (layer) => rowlessWords(layer, words),
+    position: (row) => countOf(row),
+    middle: (count, per) => [
+      t(none ? "middle.positions" : "middle.rows", { n: countOf(count) }),
+      ...(per > 1 && !none ? [t("middle.pooled", { n: per })] : []),
+    ],
+  };
+}
+
 /** Kinds of layers with their numbers, "" where all keep all rows. */
 export function kindsOf(layers, words) {
   const nameOf = (layer) => ((layer.kind ?? "full") === "full" && layer.state_bytes ? "hybrid" : layer.kind ?? "full");

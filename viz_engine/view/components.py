@@ -33,7 +33,13 @@ MODULES = (
     "theme",
     "figures",
     "elements",
+    "controls",
+    "shell",
     "dom",
+    "live_motion",
+    "live_matrix",
+    "live_time",
+    "live_words",
     "live_view",
 )
 RACE_MODULES = (
@@ -47,7 +53,11 @@ RACE_MODULES = (
     "stage",
     "theme",
     "elements",
-    "dom",
+    "controls",
+    "shell",
+    "race_lanes",
+    "race_table",
+    "race_chart",
     "race_view",
 )
 POLL_S = 0.1
