@@ -7,7 +7,9 @@ let newest = null; // two that come at once are put in the order in which they c
 function receive({ data }) {
   const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate"));
   const read = new Response(stream).json();
-  newest = Promise.allSettled([newest, read]).then(([, { status, value }]) => status === "fulfilled" && putAhead(shelfOf(), value));
+  newest = Promise.allSettled([newest, read]).then(([, { status, value }]) => {
+    if (status === "fulfilled") putAhead(shelfOf(), value);
+  });
 }
 
 export default receive;

@@ -50,7 +50,8 @@ export function chartLayout(s) {
   const slots = s.ended ? decode : Math.max(decode, (run.started?.settings.new_tokens ?? 1) - 1);
   const data = chartBars(run, first, k, slots, width, 2.6 * u);
   data.slot = Math.min(data.slot, 22 * u);
-  return { ...data, first, left, preW, x0, width, timeH, bytesH, axisH, bytesY: timeH + Math.round(7 * u), top: chartTop(data.bars) };
+  const bytesY = timeH + Math.round(7 * u);
+  return { ...data, first, left, preW, x0, width, timeH, bytesH, axisH, bytesY, top: chartTop(data.bars) };
 }
 
 /** Draw it. `s`: {w, h, u, run, k, ended, theme, hover, ms(ns), seconds(ns), mib(bytes), words, ttftNs, kShare} */

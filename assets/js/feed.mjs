@@ -78,7 +78,8 @@ export function openFeed({ runId, language, next, handle, onLost, onState, base 
       const answer = await fetch(`${base}api/ping`);
       return answer.ok && (answer.headers.get("content-type") ?? "").includes("json");
     } catch {
-      return navigator.onLine === false || failures < PATIENCE; // no answer at all: the network or the server is away, wait
+      // no answer at all: the network or the server is away, wait
+      return navigator.onLine === false || failures < PATIENCE;
     }
   }
 

@@ -28,13 +28,17 @@ function rowsFigure(run, facts, b, batch, cached, t) {
     layers: run.started.spec.layers.length, batch, b: b + 1, again: countOf(facts.step.num_new_tokens[b]),
     terms: spellRow(run.started),
   };
-  if (cached && !run.numColumns) return { value: "0", unit: "", notes: [t("fig.rows.states")], numbers: t("fig.rows.states") };
+  if (cached && !run.numColumns) {
+    return { value: "0", unit: "", notes: [t("fig.rows.states")], numbers: t("fig.rows.states") };
+  }
   const note = !cached ? "fig.rows.none" : run.rowBytes ? "fig.rows.note" : "fig.rows.note_unknown";
   return {
     value: countOf(facts.rows[b]),
     unit: batch > 1 ? t("fig.rows.of", params) : "",
     notes: [t(note, params)],
-    numbers: run.rowBytes ? `${t("fig.rows.numbers", params)}\n${reservedNote(run, facts, t)}`.trim() : t("fig.unknown"),
+    numbers: run.rowBytes
+      ? `${t("fig.rows.numbers", params)}\n${reservedNote(run, facts, t)}`.trim()
+      : t("fig.unknown"),
   };
 }
 
@@ -61,19 +65,24 @@ function heldFigure(run, facts, batch, cached, t) {
   if (facts.liveBytes === null) return { value: "–", unit: "", notes: [t("fig.unknown")], numbers: "" };
   const [value, unit] = sizeParts(facts.liveBytes);
   const params = {
-    live: countOf(facts.liveBytes), reserved: countOf(facts.reservedBytes ?? 0), predicted: countOf(facts.predictedLive ?? 0),
-    predicted_reserved: countOf(facts.predictedReserved ?? 0), columns: countOf(facts.columns), batch, row: countOf(run.rowBytes),
+    live: countOf(facts.liveBytes), reserved: countOf(facts.reservedBytes ?? 0),
+    predicted: countOf(facts.predictedLive ?? 0), predicted_reserved: countOf(facts.predictedReserved ?? 0),
+    columns: countOf(facts.columns), batch, row: countOf(run.rowBytes),
     reserved_size: reservedSize(facts.reservedBytes, unit),
     blocks: countOf(Math.ceil(Math.max(facts.columns, run.promptColumns) / BLOCK_LEN)),
     pads: sizeOf(facts.padBytes ?? 0), ended: sizeOf(facts.endedBytes ?? 0), terms: spellRow(run.started),
   };
-  const check = facts.predictedLive === null ? t("fig.held.nobasis") : t(facts.agrees ? "fig.held.agrees" : "fig.held.differs", params);
+  const known = facts.predictedLive !== null;
+  const check = t(!known ? "fig.held.nobasis" : facts.agrees ? "fig.held.agrees" : "fig.held.differs", params);
   return {
     value,
     unit: cached && facts.reservedBytes !== null ? `${unit} ${t("fig.held.reserved", params)}` : unit,
-    notes: [cached ? check : t("fig.held.none"), batch > 1 && cached && facts.padBytes !== null ? t("fig.held.apart", params) : ""],
-    tone: facts.predictedLive === null ? "" : !cached ? "" : facts.agrees ? "good" : "bad",
-    numbers: t(!cached ? "fig.held.numbers_none" : facts.predictedLive === null ? "fig.held.counted" : "fig.held.numbers", params),
+    notes: [
+      cached ? check : t("fig.held.none"),
+      batch > 1 && cached && facts.padBytes !== null ? t("fig.held.apart", params) : "",
+    ],
+    tone: !known || !cached ? "" : facts.agrees ? "good" : "bad",
+    numbers: t(!cached ? "fig.held.numbers_none" : known ? "fig.held.numbers" : "fig.held.counted", params),
   };
 }
 
@@ -97,7 +106,8 @@ function readFigure(facts, t) {
   const params = {
     weights: size(weights), kv: size(rows), total: size(moved), copied: sizeOf(copied), moved_bytes: count(moved),
     weights_bytes: count(weights), kv_bytes: count(rows), copied_bytes: countOf(copied), written: count(written),
-    sum: known ? countOf(total) : "–", check: facts.flopsKnown ? t(facts.readAgrees ? "fig.read.agrees" : "fig.read.differs") : "",
+    sum: known ? countOf(total) : "–",
+    check: facts.flopsKnown ? t(facts.readAgrees ? "fig.read.agrees" : "fig.read.differs") : "",
   };
   return {
     value,
@@ -115,7 +125,8 @@ function workFigure(run, facts, cached, t) {
   const ratio = facts.flopsWithoutCache / facts.token.flops;
   const params = {
     without, ratio: ratioOf(ratio), columns: countOf(facts.columns), flops: countOf(facts.token.flops),
-    without_flops: countOf(facts.flopsWithoutCache), fed: countOf(facts.token.newRows), batch: run.started.settings.batch,
+    without_flops: countOf(facts.flopsWithoutCache), fed: countOf(facts.token.newRows),
+    batch: run.started.settings.batch,
   };
   const note = !cached ? "fig.work.none" : facts.phase === "prefill" ? "fig.work.first" : "fig.work.note";
   return {
@@ -139,12 +150,18 @@ function timeFigures(sum, t) {
     ttft: figure(sum.ttftNs, "ttft", sum.ttftNs === null ? t("fig.wait") : t("fig.ttft.note")),
     itl: figure(sum.itlMedianNs, "itl", gapNote),
     itl_p95: figure(sum.itlP95Ns, "itl_p95", gapNote),
-    rate: {
-      value: sum.tokensPerS === null ? "–" : sum.tokensPerS.toFixed(sum.tokensPerS < 10 ? 2 : 1),
-      unit: sum.tokensPerS === null ? "" : t("fig.rate.unit"),
-      extra: sum.tokensPerS === null ? "" : t("fig.rate.span", { n: countOf(sum.decodeTokens), time: timeOf(sum.decodeNs) }),
-      notes: [],
-      numbers: sum.tokensPerS === null ? t("fig.no_token") : t("fig.rate.numbers", { n: countOf(sum.decodeTokens), time: timeOf(sum.decodeNs), rate: sum.tokensPerS.toFixed(3) }),
-    },
+    rate: rateFigure(sum, t),
+  };
+}
+
+function rateFigure({ tokensPerS, decodeTokens, decodeNs }, t) {
+  if (tokensPerS === null) return { value: "–", unit: "", extra: "", notes: [], numbers: t("fig.no_token") };
+  const span = { n: countOf(decodeTokens), time: timeOf(decodeNs) };
+  return {
+    value: tokensPerS.toFixed(tokensPerS < 10 ? 2 : 1),
+    unit: t("fig.rate.unit"),
+    extra: t("fig.rate.span", span),
+    notes: [],
+    numbers: t("fig.rate.numbers", { ...span, rate: tokensPerS.toFixed(3) }),
   };
 }

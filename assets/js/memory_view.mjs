@@ -15,7 +15,10 @@ const pen = typeof document === "undefined" ? null : document.createElement("can
 function newView(parent) {
   const n = nodesOf();
   parent.append(n.root);
-  const view = { n, parent, component: null, data: null, frame: null, place: [], moves: null, sliders: [], timer: 0, paint: 0, width: 0, held: false, stamps: {} };
+  const view = {
+    n, parent, component: null, data: null, frame: null, place: [], moves: null, sliders: [],
+    timer: 0, paint: 0, width: 0, held: false, stamps: {},
+  };
   n.save.addEventListener("click", () => save(view));
   wireTips(view);
   view.resize = new ResizeObserver(([{ contentRect }]) => {
@@ -166,7 +169,9 @@ function paint(view) {
   frame.cards.forEach((card, i) => paintCard(n.cards, i, card));
   while (n.cards.children.length > frame.cards.length) n.cards.lastChild.remove();
   if (isNew(view, "notices", frame.notices)) n.notices.replaceChildren(...frame.notices.map(noticeOf));
-  if (isNew(view, "warnings", frame.warnings)) n.warnings.replaceChildren(...frame.warnings.map((text) => el("p", {}, text)));
+  if (isNew(view, "warnings", frame.warnings)) {
+    n.warnings.replaceChildren(...frame.warnings.map((text) => el("p", {}, text)));
+  }
   const bars = [frame.bar, ...view.data.pinned];
   if (view.width && isNew(view, "bars", [view.width, bars, frame.axis, view.data.parts, view.data.colours])) {
     n.figure.replaceChildren(pictureOf(view.data, bars, frame.axis, view.width));
@@ -233,8 +238,15 @@ function pictureOf(data, bars, axis, width) {
     return pen.measureText(text).width;
   };
   const g = barLayout(bars, axis, parts, width, measure);
-  const text = (words, x, y, more) => drawn("text", { x, y, fill: colours.text, "font-size": FONT.plain, ...more }, words);
-  const line = (x1, y1, x2, y2, stroke, thick) => drawn("path", { d: `M${x1} ${y1}L${x2} ${y2}`, stroke, "stroke-width": thick });
+  const text = (words, x, y, more) => {
+    return drawn("text", { x, y, fill: colours.text, "font-size": FONT.plain, ...more }, words);
+  };
+  const small = (words, x, y, fill, anchor) => {
+    return text(words, x, y, { fill, "font-size": FONT.small, "text-anchor": anchor });
+  };
+  const line = (x1, y1, x2, y2, stroke, thick) => {
+    return drawn("path", { d: `M${x1} ${y1}L${x2} ${y2}`, stroke, "stroke-width": thick });
+  };
   const fillOf = (part) => (parts[part][2] ? `url(#bill-mark-${part})` : parts[part][1]);
   const svg = drawn("svg", {
     class: "bars", role: "group", "aria-label": bars.map((bar) => bar.alt).join(" "), width, height: g.height,
@@ -243,33 +255,42 @@ function pictureOf(data, bars, axis, width) {
   svg.append(drawn("rect", { width, height: g.height, fill: colours.page }));
   for (const { x, middle, text: words } of g.ticks) {
     svg.append(line(x, 4, x, g.foot + 4, colours.line, 1));
-    svg.append(text(words, middle, g.foot + 19, { fill: colours.muted, "font-size": FONT.small, "text-anchor": "middle" }));
+    svg.append(small(words, middle, g.foot + 19, colours.muted, "middle"));
   }
   bars.forEach((bar, i) => {
     const row = g.rows[i];
     const middle = row.y + g.barHeight / 2;
     const at = g.narrow ? [g.left, row.y - 24] : [g.labelWidth, middle - 3];
     const anchor = g.narrow ? "start" : "end";
-    svg.append(clipped(text(bar.label, ...at, { "font-weight": 600, "text-anchor": anchor }), bar.label, g.narrow ? width : g.labelWidth, measure));
-    svg.append(text(bar.size, g.narrow ? width - 2 : at[0], g.narrow ? at[1] : middle + 14, { fill: colours.muted, "font-size": FONT.small, "text-anchor": "end" }));
+    const label = text(bar.label, ...at, { "font-weight": 600, "text-anchor": anchor });
+    const size = g.narrow ? [width - 2, at[1]] : [at[0], middle + 14];
+    svg.append(clipped(label, bar.label, g.narrow ? width : g.labelWidth, measure));
+    svg.append(small(bar.size, ...size, colours.muted, "end"));
     for (const part of row.parts) {
       const told = `${parts[part.name][0]}: ${part.text}`;
       svg.append(drawn("g", { class: "part", tabindex: 0, role: "img", "aria-label": told, "data-tip": told },
-        drawn("rect", { x: part.x, y: row.y, width: part.width, height: g.barHeight, fill: fillOf(part.name), stroke: colours.page }),
+        drawn("rect", {
+          x: part.x, y: row.y, width: part.width, height: g.barHeight, fill: fillOf(part.name), stroke: colours.page,
+        }),
         part.fits ? text(part.text, part.x + 6, middle + 5, { fill: colours.page }) : null));
     }
     svg.append(drawn("path", {
-      d: `M${row.low} ${row.y + g.barHeight + 5}v6m0 -3H${row.high}m0 -3v6`, stroke: colours.text, "stroke-width": 1.4, class: "spread",
+      d: `M${row.low} ${row.y + g.barHeight + 5}v6m0 -3H${row.high}m0 -3v6`,
+      stroke: colours.text, "stroke-width": 1.4, class: "spread",
     }));
     if (row.ceiling !== null) {
       const colour = bar.over ? colours.over : colours.fits;
       svg.append(line(row.ceiling, row.y - 4, row.ceiling, row.y + g.barHeight + 4, colour, 3));
-      svg.append(text(bar.ceiling_text, row.ceiling + (row.ceilingAnchor === "end" ? 1 : -1), row.y - 7, { fill: colour, "font-size": FONT.small, "text-anchor": row.ceilingAnchor }));
+      const x = row.ceiling + (row.ceilingAnchor === "end" ? 1 : -1);
+      svg.append(small(bar.ceiling_text, x, row.y - 7, colour, row.ceilingAnchor));
     }
-    svg.append(text(bar.total_text, row.total, middle + 5, { "font-weight": 600, stroke: colours.page, "stroke-width": 4, "paint-order": "stroke" }));
+    svg.append(text(bar.total_text, row.total, middle + 5, {
+      "font-weight": 600, stroke: colours.page, "stroke-width": 4, "paint-order": "stroke",
+    }));
   });
   for (const { part, x, y } of g.legend) {
-    svg.append(drawn("rect", { x, y, width: 12, height: 12, fill: fillOf(part) }), text(parts[part][0], x + 18, y + 11, {}));
+    svg.append(drawn("rect", { x, y, width: 12, height: 12, fill: fillOf(part) }));
+    svg.append(text(parts[part][0], x + 18, y + 11, {}));
   }
   return svg;
 }
@@ -277,7 +298,8 @@ function pictureOf(data, bars, axis, width) {
 /** A text cut to a width, with an ellipsis. */
 function clipped(node, words, width, measure) {
   let shown = words;
-  while (shown.length > 1 && measure(shown === words ? words : `${shown}…`, FONT.plain, true) > width) shown = shown.slice(0, -1);
+  const isWide = () => measure(shown === words ? words : `${shown}…`, FONT.plain, true) > width;
+  while (shown.length > 1 && isWide()) shown = shown.slice(0, -1);
   if (shown !== words) node.replaceChildren(`${shown}…`, drawn("title", {}, words));
   return node;
 }

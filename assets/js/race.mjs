@@ -10,7 +10,10 @@ export const QUANTITIES = ["rows", "flops", "moved_bytes", "ns", "energy_j"];
 
 /** An empty race. */
 export function newRace() {
-  return { numEvents: 0, status: null, error: null, race: null, all: [], logits: null, prefix: null, finished: null, shown: {}, runs: {}, costs: {} };
+  return {
+    numEvents: 0, status: null, error: null, race: null, all: [], logits: null, prefix: null, finished: null,
+    shown: {}, runs: {}, costs: {},
+  };
 }
 
 /** Add a frame, as `takeFrame` does for a run. When its last record has come the lanes are chosen. */
@@ -39,8 +42,9 @@ export function totalNs(run) {
 function chooseLanes(race) {
   for (const cache of LANES) {
     const runs = race.all
-      .filter((lane) => lane.cache === cache && lane.purpose === "measured" && ["stop", "length"].includes(lane.run.finished?.finish_reason))
-      .map((lane) => lane.run);
+      .filter((lane) => lane.cache === cache && lane.purpose === "measured")
+      .map((lane) => lane.run)
+      .filter((run) => ["stop", "length"].includes(run.finished?.finish_reason));
     race.runs[cache] = runs;
     const sorted = [...runs].sort((a, b) => totalNs(a) - totalNs(b));
     const run = sorted[Math.floor((sorted.length - 1) / 2)] ?? null;
@@ -62,7 +66,8 @@ export function tokenCosts(run) {
       const step = run.steps[i];
       cost.rows += step.num_new_tokens[0];
       cost.flops = plus(cost.flops, run.predicted[i]?.[0]);
-      for (const bytes of [step.weight_bytes_read, step.kv_bytes_read, step.kv_bytes_written]) cost.moved_bytes = plus(cost.moved_bytes, bytes);
+      const moved = [step.weight_bytes_read, step.kv_bytes_read, step.kv_bytes_written];
+      cost.moved_bytes = moved.reduce(plus, cost.moved_bytes);
     }
     costs.push(cost);
     from = last + 1;
@@ -81,7 +86,8 @@ export function energyAt(run, k) {
   return powers.reduce((sum, power, i) => sum + (power * (times[i + 1] - times[i])) / 1e9, 0);
 }
 
-/** One cell pair of the table: quantity `name` of token k of each lane, alone or of all up to it. `tokens`: {none, full}. */
+/** One cell pair of the table: quantity `name` of token k of each lane, alone or of all up to it.
+ * `tokens`: {none, full}. */
 export function valuesAt(race, name, tokens, soFar) {
   const values = LANES.map((cache) => {
     const costs = race.costs[cache] ?? [];
@@ -98,10 +104,12 @@ export function valuesAt(race, name, tokens, soFar) {
 
 /** The least and the greatest of time without a cache / with it to token k, over pairs of repeats; null without two. */
 export function ratioSpread(race, k) {
-  const ends = LANES.map((cache) => (race.runs[cache] ?? []).filter((run) => run.tokenSteps.length >= k).map((run) => stepEnd(run, run.tokenSteps[k - 1])));
-  if (ends.some((list) => list.length < 2)) return null;
-  const [none, full] = ends;
-  return { low: Math.min(...none) / Math.max(...full), high: Math.max(...none) / Math.min(...full), num: Math.min(none.length, full.length) };
+  const endOf = (run) => stepEnd(run, run.tokenSteps[k - 1]);
+  const endsOf = (cache) => (race.runs[cache] ?? []).filter((run) => run.tokenSteps.length >= k).map(endOf);
+  const [none, full] = LANES.map(endsOf);
+  const num = Math.min(none.length, full.length);
+  if (num < 2) return null;
+  return { low: Math.min(...none) / Math.max(...full), high: Math.max(...none) / Math.min(...full), num };
 }
 
 /** Tokens that every lane with a run has given. */
@@ -112,8 +120,9 @@ export function numTokens(race) {
 
 /** The time axis of both lanes, in the shape that player.mjs moves along.
  *
- * "clock": both lanes run from 0; a step ends wherever a lane gives a token. "token": token k of both lanes begins at one
- * moment and the next waits for the slower lane. `starts[k]` is when token k (from 0) begins there, null on the clock. */
+ * "clock": both lanes run from 0; a step ends wherever a lane gives a token. "token": token k of both lanes begins at
+ * one moment and the next waits for the slower lane. `starts[k]` is when token k (from 0) begins there, null on the
+ * clock. */
 export function trackOf(race, mode) {
   const runs = LANES.map((cache) => race.shown[cache]).filter(Boolean);
   const started = { accepted_ns: 0 };
@@ -148,8 +157,8 @@ export function laneTime(race, cache, track, t) {
   return Math.min(before + (t - track.starts[k]), stepEnd(run, run.tokenSteps[k]));
 }
 
-/** Where a lane stands at its own time: k steps are over; `running` is the step that is on, `share` how far it is; tokens
- * that it has given. */
+/** Where a lane stands at its own time: k steps are over; `running` is the step that is on, `share` how far it is;
+ * tokens that it has given. */
 export function laneAt(run, t) {
   const k = stepsAt(run, t);
   const over = k >= run.steps.length;

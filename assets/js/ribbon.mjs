@@ -11,8 +11,8 @@ export function firstDecode(run, k) {
   return i;
 }
 
-/** Blocks of the decode steps [from, to): neighbours share one where a step is under `least` pixels. Groups are aligned,
- * so that a new step never moves the older ones. */
+/** Blocks of the decode steps [from, to): neighbours share one where a step is under `least` pixels. Groups are
+ * aligned, so that a new step never moves the older ones. */
 export function decodeBlocks(run, from, to, scale, least) {
   if (to <= from) return { size: 1, blocks: [] };
   const start = run.steps[from].start_ns - run.started.accepted_ns;
@@ -63,9 +63,9 @@ function drawPrefill(context, s, first, top, barH) {
   if (first === s.k && !gaveToken(run, s.k)) drawRunning(context, s, done, top, barH);
   context.fillStyle = theme.card;
   context.globalAlpha = first > 40 ? 0.3 : 0.55;
-  for (let i = 1; i < first; i++) {
+  for (let i = 1; i < first && first * 4 * u < done - begin; i++) {
     const x = scale.x(run.steps[i].start_ns - run.started.accepted_ns);
-    if (first * 4 * u < done - begin) context.fillRect(Math.round(x), top + 3 * u, Math.max(1, Math.round(u)), barH - 6 * u);
+    context.fillRect(Math.round(x), top + 3 * u, Math.max(1, Math.round(u)), barH - 6 * u);
   }
   context.globalAlpha = 1;
 }

@@ -3,7 +3,8 @@
 // It reads computed styles of a mounted node; it knows nothing of runs. Colours are named in live_view.css.
 import { paletteOf } from "./matrix.mjs";
 
-export const probe = typeof document === "undefined" ? null : document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const canvas = typeof document === "undefined" ? null : document.createElement("canvas");
+export const probe = canvas?.getContext("2d", { willReadFrequently: true }) ?? null;
 const NAMES = ["card", "bg", "line", "text", "mut", "k", "v", "new", "read", "pre", "dec", "track"];
 
 /** The colours of a node's custom properties, as red, green, blue: all in one go, since a look at a style and a look at
@@ -46,7 +47,8 @@ export function themeOf(root) {
   theme.emptyCell = `rgb(${empty.map(Math.round).join(",")})`;
   for (const [name, ramp] of [["k", "rampK"], ["v", "rampV"]]) {
     const hue = theme[`${name}Rgb`];
-    theme[ramp] = paletteOf([0.1, 0.3, 0.52, 0.76, 1].map((share) => mix(theme.cardRgb, hue, share)).concat([mix(hue, bright, dark ? 0.5 : 0.45)]), empty);
+    const stops = [0.1, 0.3, 0.52, 0.76, 1].map((share) => mix(theme.cardRgb, hue, share));
+    theme[ramp] = paletteOf([...stops, mix(hue, bright, dark ? 0.5 : 0.45)], empty);
   }
   theme.stamp = JSON.stringify([theme.card, theme.text, theme.k, theme.font]);
   return theme;

@@ -9,7 +9,9 @@ export function wordsOf(strings, language) {
   const t = (key, params) => {
     const text = strings[`view.${key}`] ?? key;
     if (!params) return text;
-    const chosen = text.replace(/\[(\w+)\|([^|\]]*)\|([^\]]*)\]/g, (all, name, one, more) => (String(params[name]) === "1" ? one : more));
+    const chosen = text.replace(/\[(\w+)\|([^|\]]*)\|([^\]]*)\]/g, (all, name, one, more) => {
+      return String(params[name]) === "1" ? one : more;
+    });
     return chosen.replace(/\{(\w+)\}/g, (all, name) => (name in params ? String(params[name]) : all));
   };
   return { t, language, has: (key) => `view.${key}` in strings };
@@ -132,8 +134,8 @@ export function promptTokens(run) {
   return run.started.prompt_token_ids.reduce((sum, ids) => sum + ids.length, 0);
 }
 
-/** The sentence for a prefix: {text, tone}. Tones: quiet, busy, plain, bad. An error, or why the run ended early, is said
- * in the frame's own words. */
+/** The sentence for a prefix: {text, tone}. Tones: quiet, busy, plain, bad. An error, or why the run ended early, is
+ * said in the frame's own words. */
 export function sentenceOf(run, cursor, words) {
   const { t } = words;
   if (!run) return { text: t("say.empty"), tone: "quiet" };
@@ -143,7 +145,8 @@ export function sentenceOf(run, cursor, words) {
   const end = cursor.ended && run.finished ? run.finished.finish_reason : null;
   if (end === "refused") return { text: run.error ?? t("say.refused"), tone: "bad" };
   if (cursor.ended && (end === "error" || (!run.finished && run.error))) {
-    return { text: t("say.error", { error: run.error ?? "", tokens: countOf(sum.numTokens), steps: countOf(k) }), tone: "bad" };
+    const params = { error: run.error ?? "", tokens: countOf(sum.numTokens), steps: countOf(k) };
+    return { text: t("say.error", params), tone: "bad" };
   }
   const reading = sum.ttftNs === null;
   const story = reading ? readingSentence(run, k, cursor.ended, t) : storySentence(run, k, sum, t);
@@ -158,7 +161,9 @@ function statusSentence(run, t) {
   const status = run.status;
   if (run.error) return { text: run.error, tone: "bad" };
   if (status?.state === "finished") return { text: status.text ?? t("say.never"), tone: "plain" };
-  if (status?.state === "queued" && status.position) return { text: status.text ?? t("say.queued", { position: status.position }), tone: "busy" };
+  if (status?.state === "queued" && status.position) {
+    return { text: status.text ?? t("say.queued", { position: status.position }), tone: "busy" };
+  }
   const share = typeof status?.fraction === "number" ? ` ${Math.round(status.fraction * 100)} %` : "";
   return { text: (status?.text ?? t("say.loading")) + share, tone: "busy" };
 }
@@ -174,7 +179,8 @@ function readingSentence(run, k, ended, t) {
   const total = promptTokens(run);
   const done = tokensRead(run, k);
   if (ended) return t("say.stopped_reading", { done: countOf(done), total: countOf(total) });
-  return k ? t("say.reading", { done: countOf(done), total: countOf(total) }) : t("say.read_first", { total: countOf(total) });
+  const params = { done: countOf(done), total: countOf(total) };
+  return t(k ? "say.reading" : "say.read_first", params);
 }
 
 function storySentence(run, k, sum, t) {
@@ -186,7 +192,8 @@ function storySentence(run, k, sum, t) {
   const last = run.steps[k - 1];
   const again = countOf(last.num_new_tokens.reduce((a, n) => a + n, 0));
   const batch = run.started.settings.batch;
-  const params = { ttft, tokens, second, again, batch, n: countOf(sum.numTokens), step: countOf(run.columns[k - 1] - run.promptColumns + 1) };
+  const step = countOf(run.columns[k - 1] - run.promptColumns + 1);
+  const params = { ttft, tokens, second, again, batch, n: countOf(sum.numTokens), step };
   if (none) return t("say.none", params);
   if (sum.ttftNs < 1.5 * sum.secondNs) return t("say.short", params);
   return t(batch > 1 ? "say.both_batch" : "say.both", params);
