@@ -207,5 +207,7 @@ def test_a_run_says_which_threads_its_first_steps_take(
     given = {"batch": 1, "masked": False, "cached": True, "eager": True}
     decoder = decode.Decoder(loaded, None, **given, clock=lambda: now[0])
     threads.measure(1, step, lambda: now[0])
-    (said,) = (part.reason for part in decoder.parts() if part.name == "threads")
+    (part,) = (part for part in decoder.parts() if part.name == "threads")
+    said = part.reason
     assert said.key == key and "no text for" not in said.text("en") + said.text("zh")
+    assert part.numbers == {"num": 2, "all_ms": every / 1e6, "one_ms": 1_000 / 1e6}

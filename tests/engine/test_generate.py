@@ -117,6 +117,8 @@ def test_started_says_all_that_was_chosen_and_why(tiny: Callable[..., Loaded]) -
         "threads",
         "pieces",
     }
+    numbers = {part.name: part.numbers for part in started.parts}
+    assert numbers["pieces"] == {"chunk_len": 256} and numbers["traced_step"] == {}
     for message in (*started.reasons, *(part.reason for part in started.parts)):
         for language in ("en", "zh"):
             assert "no text for" not in message.text(language)

@@ -10,8 +10,10 @@ from viz_engine.run import log
 from viz_engine.run.codec import from_line, settings_from_dict, settings_to_dict, to_line
 from viz_engine.run.events import (
     AttentionSample,
+    EnginePart,
     Event,
     Hardware,
+    KeptCells,
     KVSample,
     RunFinished,
     RunSettings,
@@ -88,11 +90,13 @@ def finished(**changes: object) -> RunFinished:
     return RunFinished(**(values | changes))
 
 
+KEPT = KeptCells(step=0, sequence=0, first=0, stop=2, kept=bytes((0b0111,)))
 SAMPLE = KVSample(step=0, sequence=0, first=0, stop=2, k=bytes(4), v=bytes(range(4)))
 RECORDS = (
     started(),
     step(0, 0, 2),
     SAMPLE,
+    KEPT,
     AttentionSample(
         step=0, sequence=0, layer=0, query_head=0, first_query=1, weights=((0.5, 0.5),)
     ),
@@ -169,10 +173,38 @@ def test_a_file_of_another_version_says_so() -> None:
 
 def test_every_required_field_is_needed() -> None:
     for field in dataclasses.fields(StepFinished):
+        if field.default is not dataclasses.MISSING:
+            continue
         data = json.loads(to_line(step(0, 0, 2)))
         del data[field.name]
         with pytest.raises(UserError, match=field.name):
             from_line(json.dumps(data))
+
+
+def test_fields_that_old_files_lack_have_defaults() -> None:
+    whole = {
+        "run_started": ("derived", "found_len"),
+        "step_finished": ("num_columns", "drafted", "kv_bytes_needed"),
+    }
+    for record in (started(), step(0, 0, 2)):
+        data = json.loads(to_line(record))
+        for name in whole[record.kind]:
+            del data[name]
+        assert from_line(json.dumps(data)) == record
+    part = EnginePart(name="x", on=True, reason=Message(key="x.y"), numbers={"ms": 1.5, "num": 2})
+    data = json.loads(to_line(started(parts=(part,))))
+    assert from_line(json.dumps(data)).parts == (part,)
+    del data["parts"][0]["numbers"]
+    assert from_line(json.dumps(data)).parts == (dataclasses.replace(part, numbers={}),)
+
+
+@pytest.mark.parametrize("value", ["34.1 MiB", True, None, [1], 2**60])
+def test_the_numbers_of_a_part_are_numbers(value: object) -> None:
+    part = EnginePart(name="x", on=True, reason=Message(key="x.y"))
+    data = json.loads(to_line(started(parts=(part,))))
+    data["parts"][0]["numbers"] = {"bytes": value}
+    with pytest.raises(UserError, match=r"run_started.parts.numbers"):
+        from_line(json.dumps(data))
 
 
 def test_settings_survive_a_permalink() -> None:

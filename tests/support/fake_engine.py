@@ -196,6 +196,7 @@ def forward(
         kv_bytes_read=here.kv_bytes_read,
         kv_bytes_written=here.kv_bytes_written,
         device_memory_bytes=None,
+        num_columns=rows + new,
     )
 
 

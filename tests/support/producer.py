@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 
 from viz_engine.model.spec import LayerSpec, ModelSpec
-from viz_engine.run import metrics
+from viz_engine.run import cost
 from viz_engine.run.events import (
     Event,
     Hardware,
@@ -113,6 +113,7 @@ def events(
         )
         kept = cache != "none"
         after = [rows[b] + new[b] for b in range(batch)]
+        columns = max(longest - prompt_lens[b] + after[b] for b in range(batch) if new[b])
         record = {
             "step": len(log.steps), "phase": phase, "start_ns": clock,
             "end_ns": clock + ms * MS + len(log.steps) % 7 * 100_003, "device_ns": None,
@@ -124,13 +125,12 @@ def events(
             "dropped": ((),) * batch,
             "token_ids": tuple(tuple(7 for _ in texts) for texts in tokens), "token_texts": tokens,
             "device_memory_bytes": None,
+            "num_columns": columns,
         }  # fmt: skip
-        zero = dict.fromkeys(
-            ("kv_live_bytes", "kv_reserved_bytes", "weight_bytes_read", "kv_bytes_read",
-             "kv_bytes_written"), 0,
+        here = cost.step(
+            model, first.settings.dtype, batch=batch, num_new=max(new) if kept else columns,
+            num_columns=columns, prompt_columns=longest, cached=kept,
         )  # fmt: skip
-        draft = StepFinished(**record, **zero)
-        here, _ = metrics.predicted_step(first, draft, log.num_columns)
         done = StepFinished(
             **record,
             kv_live_bytes=here.kv_live_bytes, kv_reserved_bytes=here.kv_reserved_bytes,

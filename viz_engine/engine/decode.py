@@ -99,11 +99,11 @@ class Decoder:
         if threads.most == 1 or not self.cached or timed is None:
             yield EnginePart(name="threads", on=False, reason=Message(key="part.threads_fixed"))
             return
-        every, alone = (f"{ns / 1e6:.1f}" for ns in timed)
-        params = {"num": threads.most, "all_ms": every, "one_ms": alone}
+        numbers = {"num": threads.most, "all_ms": timed[0] / 1e6, "one_ms": timed[1] / 1e6}
+        shown = {name: f"{numbers[name]:.1f}" for name in ("all_ms", "one_ms")}
         key = "part.threads_one" if threads.left else "part.threads"
-        reason = Message(key=key, params=params)
-        yield EnginePart(name="threads", on=True, reason=reason)
+        reason = Message(key=key, params=numbers | shown)
+        yield EnginePart(name="threads", on=True, reason=reason, numbers=numbers)
 
     def _run(self, *step: object) -> torch.Tensor:
         traced = None

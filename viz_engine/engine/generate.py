@@ -163,8 +163,9 @@ def check_cache(loaded: Loaded, settings: RunSettings) -> None:
 def pieces(loaded: Loaded, settings: RunSettings) -> EnginePart:
     """How the prompt is read, for RunStarted. Without a cache there is nothing to go on from."""
     if settings.chunk_len and settings.cache != "none":
-        reason = Message(key="part.pieces", params={"chunk_len": settings.chunk_len})
-        return EnginePart(name="pieces", on=True, reason=reason)
+        numbers = {"chunk_len": settings.chunk_len}
+        reason = Message(key="part.pieces", params=numbers)
+        return EnginePart(name="pieces", on=True, reason=reason, numbers=numbers)
     reason = loaded.probed.pieces_reason or Message(key="part.one_piece")
     return EnginePart(name="pieces", on=False, reason=reason)
 
@@ -327,6 +328,7 @@ class _Run:
             kv_bytes_read=read,
             kv_bytes_written=written,
             device_memory_bytes=device_memory_bytes(self.loaded.device),
+            num_columns=stop,
         )
         if self.cached and phase == "decode":
             self.decoder.took(step.duration_ns)

@@ -112,8 +112,9 @@ def _value(hint: object, value: object, where: str) -> object:
                     _value(arg, item, where) for arg, item in zip(args, value, strict=True)
                 )
     elif origin is Mapping:
+        numbers_only = typing.get_args(hint)[1] is float
         if isinstance(value, dict) and all(
-            isinstance(item, str) or _finite(item) for item in value.values()
+            _finite(item) or (isinstance(item, str) and not numbers_only) for item in value.values()
         ):
             return value
     elif hasattr(hint, "__dataclass_fields__"):

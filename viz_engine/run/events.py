@@ -4,8 +4,9 @@ Measured, counted and predicted never share a field. Nothing here knows how a re
 order they come in (log.py) or how one is drawn.
 """
 
+import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from viz_engine.model.spec import ModelSpec
 from viz_engine.text import Message
@@ -42,11 +43,13 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePart:
-    """A part of the engine that is on or off, and why."""
+    """A part of the engine that is on or off, and why. `numbers` are those behind the reason, as
+    they were measured or counted; the reason shows them rounded."""
 
     name: str
     on: bool
     reason: Message
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +65,14 @@ class Hardware:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """The first record. `settings` are the resolved ones: no `auto` is left in a run of the
-    engine."""
+    engine. `found_len` is empty where no sequence found rows of an earlier one."""
 
     kind = "run_started"
     run_id: str
     started_at: str  # ISO 8601, UTC
     source: str  # engine, endpoint, simulation
     settings: RunSettings
-    spec: ModelSpec
+    spec: ModelSpec | None  # None: a server's model whose sizes nobody knows
     hardware: Hardware
     prompt_token_ids: tuple[tuple[int, ...], ...]  # one a sequence
     prompt_texts: tuple[tuple[str, ...], ...]  # the same tokens as text pieces
@@ -80,6 +83,7 @@ class RunStarted:
     reasons: tuple[Message, ...]  # why this device and dtype
     parts: tuple[EnginePart, ...]
     derived: tuple[str, ...] = ()  # fields that were inferred, not observed
+    found_len: tuple[int, ...] = ()  # rows reused from before, one number a sequence
     schema: int = SCHEMA
 
     @property
@@ -87,16 +91,25 @@ class RunStarted:
         """Columns of the left-padded prompt: the longest sequence."""
         return max(len(ids) for ids in self.prompt_token_ids)
 
+    def found(self, sequence: int) -> int:
+        """Rows of a sequence that were there before the run."""
+        return self.found_len[sequence] if self.found_len else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished:
     """One forward. Tuples have one entry a sequence; a sequence that has ended has 0 new tokens
-    and keeps its rows.
+    and keeps its rows. Positions are absolute.
+
+    A range of `dropped` that ends where this step's `appended` does and begins above its start
+    takes rejected drafts back (rollback): their positions are written again. Every other range is
+    evicted for good.
 
     `kv_live_bytes` is what the cache holds: rows that a window has dropped are not in it, of
     latents it is the latents, and states count. `kv_bytes_read` is what attention reads: a layer
     that shares another's rows reads them again, latents are read expanded, states whole.
-    `weight_bytes_read` is None where experts are chosen by token.
+    `weight_bytes_read` is None where experts are chosen by token. `kv_bytes_needed` is what the
+    step would read if it moved only the rows that it attends to.
     """
 
     kind = "step_finished"
@@ -117,6 +130,9 @@ class StepFinished:
     kv_bytes_read: int | None
     kv_bytes_written: int | None
     device_memory_bytes: int | None
+    num_columns: int | None = None  # attended, pads included; None in old files (RunLog.columns)
+    drafted: tuple[tuple[int, ...], ...] = ()  # ids fed to be verified; empty: no speculation
+    kv_bytes_needed: int | None = None  # None: all that is read is needed
 
     @property
     def duration_ns(self) -> int:
@@ -138,6 +154,23 @@ class KVSample:
     k: bytes
     v: bytes
     scale: str = MAGNITUDE_SCALE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCells:
+    """Which cells of the rows `[first, stop)` of one sequence the cache still holds after `step`,
+    where its heads differ in what they keep.
+
+    `kept` is `[stop - first, cells]`, row by row, the cells in KVSample's order: cell i is the bit
+    `i & 7` of byte `i >> 3`, 1 where it is held. What is left of the last byte is 0.
+    """
+
+    kind = "kept_cells"
+    step: int
+    sequence: int
+    first: int
+    stop: int
+    kept: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +210,5 @@ class RunFinished:
     error: Message | None = None
 
 
-Event = RunStarted | StepFinished | KVSample | AttentionSample | Telemetry | RunFinished
-KINDS = {
-    cls.kind: cls
-    for cls in (RunStarted, StepFinished, KVSample, AttentionSample, Telemetry, RunFinished)
-}
+Event = RunStarted | StepFinished | KVSample | KeptCells | AttentionSample | Telemetry | RunFinished
+KINDS: dict[str, type] = {cls.kind: cls for cls in typing.get_args(Event)}

@@ -109,6 +109,7 @@ def test_the_norms_of_a_llama_are_all_replaced(tiny: Callable[..., Loaded]) -> N
     parts = {p.name: p for p in tiny("llama", "bfloat16").parts}
     assert parts["compiled_norm"].on
     assert parts["compiled_norm"].reason.params == {"num": 7}  # two in each layer, and the last
+    assert parts["compiled_norm"].numbers == {"num": 7}
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "mamba2"])

@@ -49,7 +49,10 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype) -> EngineP
                 module.forward = FastNorm(module, eps)
                 num += 1
     key = "part.compiled_norm_on" if num else "part.compiled_norm_off"
-    return EnginePart(name=name, on=num > 0, reason=Message(key=key, params={"num": num}))
+    numbers = {"num": num}
+    return EnginePart(
+        name=name, on=num > 0, reason=Message(key=key, params=numbers), numbers=numbers
+    )
 
 
 def _is_such(module: torch.nn.Module, eps: float) -> bool:
