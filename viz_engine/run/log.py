@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from viz_engine.run import cost
 from viz_engine.run.codec import from_line, to_line
 from viz_engine.run.events import (
     KINDS,
@@ -19,11 +20,13 @@ from viz_engine.run.events import (
     SCHEMA,
     AttentionSample,
     Event,
+    KeptCells,
     KVSample,
     RunFinished,
     RunStarted,
     StepFinished,
 )
+from viz_engine.run.history import History, rollback_start
 from viz_engine.text import Message, UserError
 
 MAX_FILE_BYTES = 64 * 1024**2
@@ -44,21 +47,32 @@ class LogError(ValueError):
 @dataclass(slots=True)
 class RunLog:
     """The records of one run in order. `append` checks each against those before it, so every
-    source is checked."""
+    source is checked. A record that is refused changes nothing."""
 
     kinds: ClassVar[Mapping[str, type]] = KINDS
     events: list[Event] = field(default_factory=list)
     steps: list[StepFinished] = field(default_factory=list)
     started: RunStarted | None = None
     finished: RunFinished | None = None
-    num_rows: list[int] = field(default_factory=list)  # rows held now, one a sequence
-    num_columns: int = 0  # columns attended by the last step, pads included
+    columns: list[int] = field(default_factory=list)  # attended by each step, pads included
+    histories: list[History] = field(default_factory=list)  # one a sequence
+    _apart: bool = False  # a sequence's columns are no one stretch any more: rows do not say them
 
     def __len__(self) -> int:
         return len(self.events)
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
+
+    @property
+    def num_rows(self) -> list[int]:
+        """Rows held now, one number a sequence."""
+        return [history.num_rows for history in self.histories]
+
+    @property
+    def num_columns(self) -> int:
+        """Columns that the last step attended, pads included."""
+        return self.columns[-1] if self.columns else 0
 
     def append(self, event: Event) -> None:
         """Add a record. Raises LogError where it does not follow from those before."""
@@ -67,7 +81,8 @@ class RunLog:
         if isinstance(event, RunStarted):
             self._check_started(event)
             self.started = event
-            self.num_rows = [0] * event.settings.batch
+            found = [event.found(b) for b in range(event.settings.batch)]
+            self.histories = [History(seen=n, num_rows=n) for n in found]
         elif self.started is None:
             raise LogError("a run begins with RunStarted")
         elif isinstance(event, StepFinished):
@@ -75,6 +90,8 @@ class RunLog:
             self._take_step(event)
         elif isinstance(event, KVSample):
             self._check_sample(event)
+        elif isinstance(event, KeptCells):
+            self._check_kept(event)
         elif isinstance(event, AttentionSample):
             self._check_attention(event)
         elif isinstance(event, RunFinished):
@@ -100,8 +117,16 @@ class RunLog:
             for ids, texts in zip(event.prompt_token_ids, event.prompt_texts, strict=True)
         ):
             raise LogError("prompt tokens and their texts do not match")
-        if not 1 <= len(event.spec.layers) <= 2000 or not 0 <= event.spec.num_columns <= 100_000:
+        spec = event.spec
+        if spec and not (1 <= len(spec.layers) <= 2000 and 0 <= spec.num_columns <= 100_000):
             raise LogError("the model's layers are out of bounds")
+        if len(event.found_len) not in (0, batch):
+            raise LogError("found rows are not given for each sequence")
+        for b, ids in enumerate(event.prompt_token_ids):
+            if event.found(b) and event.settings.cache == "none":
+                raise LogError("rows found without a cache")
+            if not 0 <= event.found(b) < len(ids):
+                raise LogError("more rows found than a prompt has before its last token")
         if event.accepted_ns < event.queued_ns:
             raise LogError("accepted before it was queued")
 
@@ -126,8 +151,10 @@ class RunLog:
         )
         if any(len(values) != batch for values in per_sequence):
             raise LogError(f"step {event.step} does not speak of {batch} sequences")
+        if len(event.drafted) not in (0, batch):
+            raise LogError(f"step {event.step}: drafts are not given for each sequence")
         cached = self.started.settings.cache != "none"
-        for b in range(batch):
+        for b, history in enumerate(self.histories):
             first, stop = event.appended[b]
             if len(event.token_ids[b]) != len(event.token_texts[b]):
                 raise LogError(f"step {event.step}: tokens and texts do not match")
@@ -135,38 +162,113 @@ class RunLog:
                 raise LogError(f"step {event.step}: more tokens fed than attended")
             if max(event.context_len[b], stop) > MAX_COLUMNS:
                 raise LogError(f"step {event.step}: more positions than {MAX_COLUMNS}")
-            if any(not 0 <= start < end <= stop for start, end in event.dropped[b]):
-                raise LogError(f"step {event.step}: rows dropped that are not there")
-            if cached:
-                if first != self.num_rows[b] or stop != first + event.num_new_tokens[b]:
-                    raise LogError(f"step {event.step}: rows {first}-{stop} do not continue")
-            elif stop != first:
-                raise LogError(f"step {event.step}: rows appended without a cache")
-            elif event.num_new_tokens[b] not in (0, event.context_len[b]):
+            if cached and event.context_len[b] > stop:
+                raise LogError(f"step {event.step}: more positions attended than there are")
+            if not cached and (stop != first or event.dropped[b]):
+                raise LogError(f"step {event.step}: rows appended or dropped without a cache")
+            if not cached and event.num_new_tokens[b] not in (0, event.context_len[b]):
                 raise LogError(f"step {event.step}: without a cache every token is fed again")
+            if cached and stop != first + event.num_new_tokens[b]:
+                raise LogError(f"step {event.step}: rows {first}-{stop} do not continue")
+            if cached and (why := history.problem((first, stop), event.dropped[b])):
+                raise LogError(f"step {event.step}: {why}")
+            if event.drafted:
+                self._check_drafts(event, b)
+        self._check_columns(event)
+        needed, read = event.kv_bytes_needed, event.kv_bytes_read
+        if needed is not None and read is not None and needed > read:
+            raise LogError(f"step {event.step}: more bytes needed than read")
+
+    def _check_drafts(self, event: StepFinished, b: int) -> None:
+        """Drafts are fed behind a token; those that are accepted come out as they went in, and one
+        token more."""
+        drafted, given = event.drafted[b], event.token_ids[b]
+        if drafted and len(drafted) >= event.num_new_tokens[b]:
+            raise LogError(f"step {event.step}: more drafts than tokens fed")
+        if len(given) > len(drafted) + 1:
+            raise LogError(f"step {event.step}: more tokens accepted than drafted and one")
+        if given[:-1] != drafted[: max(len(given) - 1, 0)]:
+            raise LogError(f"step {event.step}: tokens accepted that were not drafted")
+
+    def _columns_of(self, event: StepFinished) -> int:
+        """Columns that a step attends to, as long as every sequence holds one stretch of them: its
+        pads and what it attends to. One that is fed nothing (a chunk of its pads, an end before)
+        says nothing."""
+        prompt = self.started.prompt_columns
+        return max(
+            (
+                prompt - len(ids) + context
+                for ids, context, fed in zip(
+                    self.started.prompt_token_ids,
+                    event.context_len,
+                    event.num_new_tokens,
+                    strict=True,
+                )
+                if fed
+            ),
+            default=self.num_columns,
+        )
+
+    def _check_columns(self, event: StepFinished) -> None:
+        if event.num_columns is None:
+            return
+        held = max(
+            history.num_rows + stop - first
+            for history, (first, stop) in zip(self.histories, event.appended, strict=True)
+        )
+        exact = event.num_columns if self._apart else self._columns_of(event)
+        if event.num_columns != exact or event.num_columns < held:
+            raise LogError(f"step {event.step}: {event.num_columns} columns do not fit its rows")
+        if event.num_columns > MAX_COLUMNS:
+            raise LogError(f"step {event.step}: more columns than {MAX_COLUMNS}")
 
     def _take_step(self, event: StepFinished) -> None:
-        for b, (_, stop) in enumerate(event.appended):
-            gone = sum(end - start for start, end in event.dropped[b])
-            self.num_rows[b] = stop - gone
-        # While the prompt is read the longest sequence fills every column; then each step adds one.
-        self.num_columns = (
-            max(event.context_len) if event.phase == "prefill" else self.num_columns + 1
-        )
+        derived = self._columns_of(event)
+        self.columns.append(derived if event.num_columns is None else event.num_columns)
+        if self.started.settings.cache != "none":
+            for history, appended, dropped in zip(
+                self.histories, event.appended, event.dropped, strict=True
+            ):
+                rolls_back = rollback_start(appended, dropped) is not None
+                evicts = history.take(appended, dropped)
+                self._apart |= evicts or (rolls_back and len(self.histories) > 1)
         self.steps.append(event)
 
     def _check_sample(self, event: KVSample) -> None:
         if not 0 <= event.sequence < self.started.settings.batch:
             raise LogError("a sample of a sequence that is not there")
+        if self.started.spec is None:
+            raise LogError("a sample of a model whose heads are not known")
         size = (event.stop - event.first) * self.started.spec.num_columns
-        last = self.steps[-1] if self.steps else None
-        seen = (
-            max(last.appended[event.sequence][1], last.context_len[event.sequence]) if last else 0
-        )
+        seen = self.histories[event.sequence].seen
+        if self.started.settings.cache == "none" and self.steps:
+            seen = self.steps[-1].context_len[event.sequence]
         if event.stop > seen:
             raise LogError("a sample of rows that are not there")
         if not 0 <= event.first <= event.stop or len(event.k) != size or len(event.v) != size:
             raise LogError("a sample whose bytes are not rows x columns")
+
+    def _check_kept(self, event: KeptCells) -> None:
+        if not 0 <= event.sequence < self.started.settings.batch:
+            raise LogError("kept cells of a sequence that is not there")
+        if self.started.spec is None:
+            raise LogError("kept cells of a model whose heads are not known")
+        if not self.steps or event.step != self.steps[-1].step:
+            raise LogError("kept cells of a step that is not the last")
+        history, num_cells = self.histories[event.sequence], self.started.spec.num_columns
+        if not 0 <= event.first < event.stop <= history.seen:
+            raise LogError("kept cells of rows that are not there")
+        num_bits = (event.stop - event.first) * num_cells
+        if len(event.kept) != -(-num_bits // 8) or num_bits % 8 and event.kept[-1] >> num_bits % 8:
+            raise LogError("kept cells whose bits are not rows x cells")
+        whole = True
+        for row in range(event.first, event.stop):
+            cells = _row_bits(event.kept, (row - event.first) * num_cells, num_cells)
+            if bool(cells) == history.evicted.meets(row, row + 1):
+                raise LogError(f"kept cells of row {row} do not agree with what was dropped")
+            whole &= cells == (1 << num_cells) - 1
+        if whole and not history.evicted.starts:
+            raise LogError("kept cells where nothing was dropped")
 
     def _check_attention(self, event: AttentionSample) -> None:
         last = self.steps[-1] if self.steps else None
@@ -176,6 +278,39 @@ class RunLog:
         context = event.first_query + len(event.weights)
         if widths != {context} or context > last.context_len[event.sequence]:
             raise LogError("attention weights that are not queries x context")
+
+    def columns_fed(self, at: int) -> int:
+        """Columns that step `at` fed to the model. A sequence that goes on is fed in all of them
+        but its pads, and one of them has none."""
+        if self.started.settings.cache == "none":
+            return self.columns[at]
+        return max(self.steps[at].num_new_tokens)
+
+    def step_cost(self, at: int, *, cached: bool | None = None) -> cost.StepCost | None:
+        """What `cost.py` says that step `at` costs, or with `cached` False the same tokens without
+        a cache. None where no formula stands for the model or no size for its number format."""
+        started, columns = self.started, self.columns[at]
+        if started.spec is None:
+            return None
+        if cached is None:
+            cached = started.settings.cache != "none"
+        try:
+            return cost.step(
+                started.spec,
+                started.settings.dtype,
+                batch=started.settings.batch,
+                num_new=self.columns_fed(at) if cached else columns,
+                num_columns=columns,
+                prompt_columns=started.prompt_columns,
+                cached=cached,
+            )
+        except (KeyError, ValueError, ArithmeticError):  # a file may name a dtype of its own
+            return None
+
+    def with_costs(self) -> Iterator[tuple[StepFinished, cost.StepCost | None]]:
+        """Each step with its predicted cost."""
+        for at, step in enumerate(self.steps):
+            yield step, self.step_cost(at)
 
     def texts(self, sequence: int) -> str:
         """What the model has written so far in one sequence."""
@@ -212,6 +347,12 @@ class RunLog:
         if log.started is None:
             raise UserError("error.file_empty")
         return log
+
+
+def _row_bits(data: bytes, start: int, num: int) -> int:
+    """`num` bits from bit `start` on, the first one lowest."""
+    part = data[start >> 3 : (start + num + 7) >> 3]
+    return int.from_bytes(part, "little") >> (start & 7) & (1 << num) - 1
 
 
 def check_first_line(data: bytes, own: str) -> None:
