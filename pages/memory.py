@@ -552,7 +552,7 @@ def measured(_: Bill) -> None:
         )
     )
     try:
-        found = memory_account.account(run.log, run.predicted)
+        found = memory_account.account(run.log)
     except ValueError:
         st.caption(say("mem.run_unknown"))
         return

@@ -26,9 +26,9 @@ def test_a_recorded_run_says_that_predicted_and_counted_are_equal(say) -> None:
     run = registry.Run("x", None, None)
     for event in RunLog.read((RUNS / "1-document.jsonl").read_bytes()):
         run.append_event(event, "")
-    found = memory_account.account(run.log, run.predicted)
+    found = memory_account.account(run.log)
     numbers = evidence.account_cards(found, say, recorded=True)
-    assert [n.value for n in numbers] == ["45.3 MiB", "50.6 MiB", "39.5 MiB", "535.6 MiB"]
+    assert [n.value for n in numbers] == ["45.3 MiB", "50.6 MiB", "39.5 MiB", "792.1 MiB"]
     assert [n.tone for n in numbers[:2]] == ["good", "good"] and all(n.formula for n in numbers)
     assert {n.tag for n in numbers[2:]} == {say("mem.recorded")}
 
@@ -38,7 +38,7 @@ def test_a_run_without_readings_shows_a_dash_and_no_formula(say) -> None:
     for event in RunLog.read((RUNS / "2-chat.jsonl").read_bytes()):
         if event.__class__.__name__ != "Telemetry":
             run.append_event(event, "")
-    found = memory_account.account(run.log, run.predicted)
+    found = memory_account.account(run.log)
     grown, rest = evidence.account_cards(found, say, recorded=False)[2:]
     assert (grown.value, grown.formula, rest.value, rest.formula) == ("-", "", "-", "")
 

@@ -6,16 +6,11 @@ memory of its process or GPU. It knows nothing of pages.
 Try it: `python -c "from viz_engine.analysis import memory_account; help(memory_account.account)"`
 """
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from viz_engine.run import cost
 from viz_engine.run.events import Telemetry
 from viz_engine.run.log import RunLog
-
-SIZE = re.compile(r"([\d.\u202f]+) (B|KiB|MiB|GiB)")
-UNIT = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +19,7 @@ class Point:
 
     seconds: float  # since the run was accepted
     used_bytes: int  # measured
-    live_bytes: int  # counted, of the step before
+    live_bytes: int | None  # counted, of the step before; None where a source does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +30,7 @@ class Account:
     live_bytes: int | None
     predicted_reserved_bytes: int | None
     reserved_bytes: int | None
-    weight_bytes: int  # predicted: parameters x bytes
-    packed_bytes: int  # reported by the engine: a second copy of the weights; 0: none
+    weight_bytes: int | None  # predicted: parameters x bytes
     points: tuple[Point, ...]
 
     @property
@@ -53,35 +47,32 @@ class Account:
     @property
     def grown_live_bytes(self) -> int | None:
         """Counted: what the cache grew between the same two readings."""
-        enough = len(self.points) > 1
-        return self.points[-1].live_bytes - self.points[0].live_bytes if enough else None
+        ends = [self.points[at].live_bytes for at in (0, -1)] if len(self.points) > 1 else [None]
+        return None if None in ends else ends[1] - ends[0]
 
     @property
     def rest_bytes(self) -> int | None:
-        """What is in use and neither weights, nor their second copy, nor live cache: programs and
-        libraries, activations, memory that the allocator keeps."""
-        if self.used_bytes is None:
+        """What is in use and neither weights nor live cache: programs and libraries, activations,
+        memory that the allocator keeps."""
+        live = self.points[-1].live_bytes if self.points else None
+        if None in (self.used_bytes, self.weight_bytes, live):
             return None
-        known = self.weight_bytes + self.packed_bytes + self.points[-1].live_bytes
-        return self.used_bytes - known
+        return self.used_bytes - self.weight_bytes - live
 
 
-def account(log: RunLog, predicted: Sequence[Sequence[int | None]]) -> Account:
-    """The memory of a run. `predicted` has for each step what `live.frame` sends, of which the
-    third and fourth number are live and reserved bytes. Raises ValueError for a dtype without a
-    size."""
+def account(log: RunLog) -> Account:
+    """The memory of a run. Raises ValueError for a dtype without a size."""
     steps, started = log.steps, log.started
     dtype = started.settings.dtype
     if dtype not in cost.ELEMENT_SIZE:
         raise ValueError(f"no size for {dtype}")
-    last, expected = (steps[-1], predicted[-1]) if steps else (None, None)
+    last, predicted = (steps[-1], log.step_cost(-1)) if steps else (None, None)
     return Account(
-        predicted_live_bytes=expected[2] if expected else None,
+        predicted_live_bytes=predicted and predicted.kv_live_bytes,
         live_bytes=last.kv_live_bytes if last else None,
-        predicted_reserved_bytes=expected[3] if expected else None,
+        predicted_reserved_bytes=predicted and predicted.kv_reserved_bytes,
         reserved_bytes=last.kv_reserved_bytes if last else None,
-        weight_bytes=cost.weight_bytes(started.spec, dtype),
-        packed_bytes=_packed_bytes(log),
+        weight_bytes=started.spec and cost.weight_bytes(started.spec, dtype),
         points=_points(log),
     )
 
@@ -104,12 +95,3 @@ def _points(log: RunLog) -> tuple[Point, ...]:
         else:
             live = getattr(event, "kv_live_bytes", live)
     return tuple(found)
-
-
-def _packed_bytes(log: RunLog) -> int:
-    """The second copy of the weights that the engine said it made."""
-    for part in log.started.parts:
-        if part.name == "packed_weights" and part.on:
-            if found := SIZE.fullmatch(str(part.reason.params.get("size", ""))):
-                return round(float(found[1].replace("\u202f", "")) * UNIT[found[2]])
-    return 0

@@ -53,7 +53,6 @@ def account_cards(found: Account, say: Say, *, recorded: bool) -> list[Number]:
                 "mem.formula.rest",
                 used=mib(found.used_bytes),
                 weights=mib(found.weight_bytes),
-                packed=mib(found.packed_bytes),
                 live=mib(found.points[-1].live_bytes),
                 rest=mib(found.rest_bytes),
             ),

@@ -62,7 +62,7 @@ def run_memory(log: RunLog, found: Account, say: Say, theme: str) -> Picture:
     ]
     if found.points:
         first = found.points[0]
-        grown = [p.used_bytes - first.used_bytes + first.live_bytes for p in found.points]
+        grown = [p.used_bytes - first.used_bytes + (first.live_bytes or 0) for p in found.points]
         at = [point.seconds for point in found.points]
         name = say("mem.line.grown")
         lines.append(Curve(name=name, x=at, y=grown, colour="v", style="dot"))
