@@ -6,6 +6,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine.model import files
+from viz_engine.model.formats import element_bytes
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import checks, cost
 from viz_engine.run import machine as run_machine
@@ -216,7 +217,7 @@ def predicted_cost(spec: ModelSpec, settings: RunSettings, tokens: int) -> tuple
         row_bytes=grouped(cost.row_bytes(spec, dtype)),
         batch=settings.batch,
         parameters=grouped(spec.num_parameters),
-        element_size=cost.ELEMENT_SIZE[dtype],
+        element_size=element_bytes(dtype),
         available=mib(run_machine.available_bytes()),
         **numbers,
     )

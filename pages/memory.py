@@ -10,12 +10,12 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine.analysis import memory_account
-from viz_engine.memory import devices, estimate, row_bytes, server_log, serving_engines
+from viz_engine.memory import devices, estimate, server_log, serving_engines
 from viz_engine.memory import link as memory_link
 from viz_engine.memory.capacity import Load
 from viz_engine.memory.estimate import Bill, Choice
 from viz_engine.memory.reserve import Settings
-from viz_engine.model import config, hub_config, weights
+from viz_engine.model import config, formats, hub_config
 from viz_engine.model.config import ModelConfig
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
@@ -63,9 +63,9 @@ FIELDS = {  # of Settings -> key in the session
 OPTIONS = {
     "mem_context": estimate.CONTEXT_LENS,
     "mem_sequences": estimate.SEQUENCES,
-    "mem_k": ("auto", *row_bytes.KV_FORMATS),
-    "mem_v": (SAME, *row_bytes.KV_FORMATS),
-    "mem_weights": ("auto", *weights.FORMATS),
+    "mem_k": ("auto", *formats.CACHES_LISTED),
+    "mem_v": (SAME, *formats.CACHES_LISTED),
+    "mem_weights": ("auto", *formats.WEIGHTS),
     "mem_tp": (1, 2, 4, 8, 16, 32),
     "mem_pp": (1, 2, 4, 8, 16),
     "mem_engine": serving_engines.ENGINES,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viz_engine.memory import devices, estimate, link, row_bytes, serving_engines
+from viz_engine.memory import devices, estimate, link, serving_engines
 from viz_engine.memory import plan as memory_plan
 from viz_engine.memory.capacity import Load
 from viz_engine.memory.estimate import Choice
 from viz_engine.memory.reserve import Settings
-from viz_engine.model import config, weights
+from viz_engine.model import config, formats
 from viz_engine.text import LANGUAGES, UserError, t
 from viz_engine.view.memory import frames, words
 
@@ -25,9 +25,9 @@ OFFERED = {
     "n": estimate.GPU_COUNTS,
     "ctx": estimate.CONTEXT_LENS,
     "seq": estimate.SEQUENCES,
-    "kv": ("auto", *row_bytes.KV_FORMATS),
-    "v": row_bytes.KV_FORMATS,
-    "w": ("auto", *weights.FORMATS),
+    "kv": ("auto", *formats.CACHES_LISTED),
+    "v": formats.CACHES_LISTED,
+    "w": ("auto", *formats.WEIGHTS),
     "tp": (1, 2, 4, 8),
     "pp": (1, 2),
     "engine": serving_engines.ENGINES,
@@ -237,9 +237,9 @@ def test_requests_in_flight_take_as_long_as_that_many_do() -> None:
     st.sampled_from(NAMES),
     st.sampled_from(estimate.CONTEXT_LENS),
     st.sampled_from(estimate.SEQUENCES),
-    st.sampled_from(("auto", *row_bytes.KV_FORMATS)),
-    st.none() | st.sampled_from(row_bytes.KV_FORMATS),
-    st.sampled_from(("auto", *weights.FORMATS)),
+    st.sampled_from(("auto", *formats.CACHES_LISTED)),
+    st.none() | st.sampled_from(formats.CACHES_LISTED),
+    st.sampled_from(("auto", *formats.WEIGHTS)),
     st.sampled_from((1, 2, 4, 8)),
     st.sampled_from(serving_engines.ENGINES),
 )

@@ -7,7 +7,7 @@ import pytest
 
 from viz_engine.memory import plan
 from viz_engine.memory.reserve import Settings
-from viz_engine.model import config, weights
+from viz_engine.model import config, formats
 from viz_engine.text import UserError
 
 LLAMA = {
@@ -116,7 +116,7 @@ def test_the_mean_of_the_types_is_what_the_table_of_precisions_starts_from() -> 
     model = stored({"quant_method": "fp8"})
     mean = (MATRICES * 8 + (TABLES + NORMS) * 16) / model.num_parameters
     assert model.weight_bits("auto", "bf16") == pytest.approx(mean)
-    assert weights.is_auto(" Auto ") and not weights.is_auto("fp8")
+    assert formats.is_auto(" Auto ") and not formats.is_auto("fp8")
 
 
 def test_the_formula_of_released_weights_comes_to_their_bytes() -> None:

@@ -12,7 +12,7 @@ import re
 
 from viz_engine.memory import row_bytes as memory_row_bytes
 from viz_engine.memory import serving_engines
-from viz_engine.model import config, weights
+from viz_engine.model import config, formats, weights
 from viz_engine.model.config import ModelConfig
 from viz_engine.paths import ROOT
 
@@ -107,7 +107,7 @@ def weight_size(fact: dict) -> float:
     if "params_B" in s:
         return weights.file_bytes(round(s["params_B"] * 1e9), s["bits_per_weight"])
     model = model_of(fact)
-    bits = weights.bits_of(s["weight_dtype"].split("/")[0], model.dtype)
+    bits = formats.weight_bits(s["weight_dtype"].split("/")[0], model.dtype)
     return weights.allocated_bytes(model.weights, bits, s["tp"], model.rope_cache_numbers)
 
 

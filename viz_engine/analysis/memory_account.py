@@ -8,6 +8,7 @@ Try it: `python -c "from viz_engine.analysis import memory_account; help(memory_
 
 from dataclasses import dataclass
 
+from viz_engine.model.formats import DTYPES
 from viz_engine.run import cost
 from viz_engine.run.events import Telemetry
 from viz_engine.run.log import RunLog
@@ -64,7 +65,7 @@ def account(log: RunLog) -> Account:
     """The memory of a run. Raises ValueError for a dtype without a size."""
     steps, started = log.steps, log.started
     dtype = started.settings.dtype
-    if dtype not in cost.ELEMENT_SIZE:
+    if dtype not in DTYPES:
         raise ValueError(f"no size for {dtype}")
     last, predicted = (steps[-1], log.step_cost(-1)) if steps else (None, None)
     return Account(

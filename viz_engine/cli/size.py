@@ -18,9 +18,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from viz_engine.memory import devices, plan, reserve, row_bytes, server_log, serving_engines
+from viz_engine.memory import devices, plan, reserve, server_log, serving_engines
 from viz_engine.memory.reserve import Settings
-from viz_engine.model import config, weights
+from viz_engine.model import config, formats
 from viz_engine.model.config import ModelConfig
 from viz_engine.text import UserError, mib
 
@@ -37,9 +37,9 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add = parser.add_argument
     add("--context", type=int, default=8192, metavar="N", help="tokens of each sequence")
     add("--sequences", type=int, default=1, metavar="N", help="sequences at once")
-    formats = "auto, " + ", ".join(row_bytes.FORMATS)
-    add("--kv-dtype", default="auto", metavar="TYPE", help=f"K, or K/V apart: {formats}")
-    add("--weight-dtype", default="auto", metavar="TYPE", help=", ".join(weights.FORMATS))
+    known = "auto, " + ", ".join(formats.CACHES)
+    add("--kv-dtype", default="auto", metavar="TYPE", help=f"K, or K/V apart: {known}")
+    add("--weight-dtype", default="auto", metavar="TYPE", help=", ".join(formats.WEIGHTS))
     add("--parameters", type=int, metavar="N", help="where the config does not tell their number")
     add("--tp", type=int, default=1, metavar="N", help="tensor parallel")
     add("--pp", type=int, default=1, metavar="N", help="pipeline stages")

@@ -30,10 +30,11 @@ from viz_engine.engine.kernels import attention, build, linear, norm
 from viz_engine.engine.kernels.threads import Threads
 from viz_engine.engine.trace import Traced
 from viz_engine.model import files as model_files
+from viz_engine.model.formats import element_bytes
 from viz_engine.model.spec import ModelSpec, has_formula
 from viz_engine.model.tokenizer import PromptTokenizer
 from viz_engine.paths import cache_folder, read_file
-from viz_engine.run import checks, cost, machine
+from viz_engine.run import checks, machine
 from viz_engine.run.events import EnginePart, Hardware
 from viz_engine.text import Message, UserError, mib
 
@@ -97,7 +98,7 @@ def load(
     spec = ModelSpec.from_config(config, name=name) if has_formula(config) else None
     num_weights = spec.num_parameters if spec else model_files.num_weights(folder)
     weights = checks.Footprint(
-        weight_bytes=num_weights * cost.ELEMENT_SIZE[chosen_dtype],
+        weight_bytes=num_weights * element_bytes(chosen_dtype),
         kv_reserved_bytes=0,
         num_rows=0,
     )

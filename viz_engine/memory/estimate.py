@@ -15,7 +15,7 @@ from viz_engine.memory.capacity import Load, Served, StepTime, Work
 from viz_engine.memory.devices import Device
 from viz_engine.memory.plan import Limit, Plan
 from viz_engine.memory.reserve import Settings
-from viz_engine.model import weights
+from viz_engine.model import formats, weights
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.spec import LayerSpec
 from viz_engine.text import Message, UserError
@@ -179,12 +179,12 @@ def _weight_bytes(choice: Choice, *, active: bool) -> int:
     table that is looked up row by row, unless it is the output matrix too."""
     model, settings = choice.model, choice.settings
     served = serving_engines.served_dtype(model, settings.engine)
-    bits = weights.bits_of(settings.weight_format, served)
+    bits = formats.weight_bits(settings.weight_format, served)
     tied = not any(g.name == "head" for g in model.weights)
     read = [g for g in model.weights if tied or not g.looked_up]
     if active:
         read = [replace(g, count=g.count if g.active is None else g.active) for g in read]
-    stored = weights.is_auto(settings.weight_format)
+    stored = formats.is_auto(settings.weight_format)
     return weights.rank_bytes(tuple(read), bits, settings.tp, stored=stored)
 
 
@@ -215,7 +215,7 @@ def compute_format(choice: Choice) -> str:
     """What the products are computed in: 8-bit and 4-bit floating point where weights are kept so
     and the device has units for it, else 16 bits."""
     name, stored = choice.settings.weight_format, choice.model.stored
-    if stored is not None and weights.is_auto(name):
+    if stored is not None and formats.is_auto(name):
         name = stored.method
     return {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(name, "bf16")
 

@@ -23,6 +23,7 @@ from viz_engine.memory import reserve, row_bytes, serving_engines
 from viz_engine.memory.reserve import MAX_CONTEXT, MAX_SEQUENCES, KindRow, Settings
 from viz_engine.model import weights
 from viz_engine.model.config import ModelConfig
+from viz_engine.model.formats import FORMATS, is_auto, weight_bits
 from viz_engine.text import Message, UserError, grouped, mib
 
 # Cache types that an engine offers below 16 bits, the mildest first.
@@ -222,11 +223,11 @@ def options_to_fit(model: ModelConfig, settings: Settings, memory_bytes: int) ->
         settings.weight_format, serving_engines.served_dtype(model, settings.engine)
     )
     for name in ("bf16", "int8", "int4"):
-        if weights.FORMATS[name] < own:
+        if FORMATS[name].weight_bits < own:
             changes.append((_change("weights", name), replace(settings, weight_format=name)))
     k_format, _ = reserve.formats(model, settings)
     for name in SMALLER_CACHES[settings.engine]:
-        if row_bytes.FORMATS[name].bits < row_bytes.FORMATS[k_format].bits:
+        if FORMATS[name].bits < FORMATS[k_format].bits:
             asked = replace(settings, kv_format=name, v_format=None)
             changes.append((_change("kv", name), asked))
     for key, found in (
@@ -283,8 +284,8 @@ def _weights(
     """Parameters x bits, shared over the ranks; with the number format's own scales where it has
     them, and as torch's allocator rounds where it is vLLM that loads them."""
     dtype = serving_engines.served_dtype(model, engine)
-    bits, mean = weights.bits_of(name, dtype), model.weight_bits(name, dtype)
-    stored = weights.is_auto(name)
+    bits, mean = weight_bits(name, dtype), model.weight_bits(name, dtype)
+    stored = is_auto(name)
     num = asked or model.num_parameters
     if num is None:
         return _exact("weights", 0, Message(key="size.formula_no_weights"))
@@ -395,7 +396,7 @@ def _overhead_part(settings: Settings) -> Part:
 def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
     """What the numbers assume, and what will not work."""
     found = []
-    if model.stored is not None and weights.is_auto(settings.weight_format):
+    if model.stored is not None and is_auto(settings.weight_format):
         stored = model.stored
         params = {"key": stored.source, "method": stored.method, "bits": f"{stored.bits:.4g}"}
         found.append(Message(key="size.note_quantization", params=params))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from viz_engine.memory import row_bytes as memory_row_bytes
 from viz_engine.memory import serving_engines
 from viz_engine.model.config import ModelConfig
+from viz_engine.model.formats import cache_format
 from viz_engine.model.spec import LayerSpec
 from viz_engine.text import Message, UserError, grouped
 
@@ -23,7 +24,7 @@ OPTIONAL = ("block_len", "batched_tokens", "num_parameters")  # None: the engine
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What is asked of a model. Lengths in tokens; `kv_format` and `weight_format` are names of
-    `kv.FORMATS` and `weights.FORMATS`, "auto" the model's own type."""
+    `formats.CACHES` and `formats.WEIGHTS`, "auto" the model's own type."""
 
     context_len: int  # of each sequence at its end
     num_sequences: int = 1
@@ -34,7 +35,7 @@ class Settings:
     tp: int = 1
     pp: int = 1
     dcp: int = 1  # decode-context parallel: the tokens of a sequence over that many ranks
-    engine: str = "exact"  # one of engines.ENGINES; exact: no rounding, no reserve
+    engine: str = "exact"  # one of serving_engines.ENGINES; exact: no rounding, no reserve
     block_len: int | None = None  # tokens in a block or page; None: the engine's default
     batched_tokens: int | None = None  # tokens in one forward; None: the engine's default
     draft_layers: bool = False  # load the multi-token-prediction layers too
@@ -123,12 +124,10 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
 def formats(model: ModelConfig, settings: Settings) -> tuple[str, str]:
     """Number formats of K and of V."""
     dtype = serving_engines.served_dtype(model, settings.engine)
-    key = memory_row_bytes.format_name(
-        dtype if settings.kv_format == "auto" else settings.kv_format
-    )
+    key = cache_format(dtype if settings.kv_format == "auto" else settings.kv_format)
     if settings.engine == "llama.cpp" and settings.kv_format == "auto":
         key = "f16"  # llama.cpp's default whatever the model's type
-    value = key if settings.v_format is None else memory_row_bytes.format_name(settings.v_format)
+    value = key if settings.v_format is None else cache_format(settings.v_format)
     if settings.engine == "sglang":
         return serving_engines.sglang_format(key), serving_engines.sglang_format(value)
     return key, value

@@ -1,88 +1,16 @@
 """Bytes that one layer keeps for one position, or for one sequence whatever its length.
 
-Number formats, K and V apart, tensor-parallel shares, and the two ways to store a latent (MLA)
-layer. It knows nothing of blocks, pages or cells: `serving_engines.py` rounds as each engine does.
+K and V apart, tensor-parallel shares, and the two ways to store a latent (MLA) layer. It knows
+nothing of blocks, pages or cells: `serving_engines.py` rounds as each engine does.
 
-Try it: `python -c "from viz_engine.memory import row_bytes; print(row_bytes.FORMATS['q8_0'])"`
+Try it: `python -c "from viz_engine.memory import row_bytes; \
+print(row_bytes.heads_of_rank(8, 16))"`
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
+from viz_engine.model.formats import FORMATS, cache_format
 from viz_engine.model.spec import LayerSpec
-from viz_engine.text import UserError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumberFormat:
-    """`num_bytes` hold `num_values` numbers, block scales included."""
-
-    num_bytes: int
-    num_values: int = 1
-    head_scale_bytes: int = 0  # beside them, once a token and head
-
-    @property
-    def bits(self) -> float:
-        return 8 * self.num_bytes / self.num_values
-
-
-# GGUF: a block of 32 values with an f16 scale (and an f16 minimum in the _1 types), ggml-common.h.
-# nvfp4, mxfp4: 4-bit values with one 8-bit scale for 16 or 32 of them.
-# int8_per_token_head, fp8_per_token_head: vLLM, an f32 scale a token and head (kv_cache_interface).
-# int8_token_head_f16: SGLang's int8, a 16-bit scale a token and head (pull request 3034).
-FORMATS = {
-    "f32": NumberFormat(num_bytes=4),
-    "bf16": NumberFormat(num_bytes=2),
-    "f16": NumberFormat(num_bytes=2),
-    "fp8": NumberFormat(num_bytes=1),
-    "int8": NumberFormat(num_bytes=1),
-    "int8_per_token_head": NumberFormat(num_bytes=1, head_scale_bytes=4),
-    "fp8_per_token_head": NumberFormat(num_bytes=1, head_scale_bytes=4),
-    "int8_token_head_f16": NumberFormat(num_bytes=1, head_scale_bytes=2),
-    "q8_0": NumberFormat(num_bytes=34, num_values=32),
-    "q5_1": NumberFormat(num_bytes=24, num_values=32),
-    "q5_0": NumberFormat(num_bytes=22, num_values=32),
-    "q4_1": NumberFormat(num_bytes=20, num_values=32),
-    "q4_0": NumberFormat(num_bytes=18, num_values=32),
-    "iq4_nl": NumberFormat(num_bytes=18, num_values=32),
-    "nvfp4": NumberFormat(num_bytes=9, num_values=16),
-    "mxfp4": NumberFormat(num_bytes=17, num_values=32),
-    "int4": NumberFormat(num_bytes=1, num_values=2),
-    "int2": NumberFormat(num_bytes=1, num_values=4),
-}
-ALIASES = {
-    "float32": "f32",
-    "fp32": "f32",
-    "float": "f32",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "fp16": "f16",
-    "half": "f16",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-    "fp8_e4m3fn": "fp8",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-    "fp8_inc": "fp8",
-    "fp8_ds_mla": "fp8",
-}
-KV_FORMATS = tuple(name for name in FORMATS if name not in ("int2", "mxfp4"))
-
-
-@lru_cache(maxsize=256)
-def format_name(name: str) -> str:
-    """The name in FORMATS of what an engine or a config calls a number type. Raises UserError."""
-    key = name.strip().lower()
-    key = ALIASES.get(key, key)
-    if key not in FORMATS:
-        raise UserError("error.size_format", name=name[:40], known=", ".join(FORMATS))
-    return key
-
-
-def num_bytes(num_values: int, name: str) -> int:
-    """Bytes of a row of `num_values` numbers: `ceil(values / block) x block bytes`."""
-    fmt = FORMATS[format_name(name)]
-    return -(-num_values // fmt.num_values) * fmt.num_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +24,10 @@ class RowBytes:
     @property
     def total(self) -> int:
         return self.key + self.value + self.index
+
+
+def _bytes(num_values: int, name: str) -> int:
+    return FORMATS[cache_format(name)].row_bytes(num_values)
 
 
 NO_ROW = RowBytes(key=0, value=0)
@@ -131,23 +63,23 @@ def row_bytes(
     if layer.kind != "latent":
         heads = heads_of_rank(layer.num_kv_heads, tp)
         scales = [
-            heads * FORMATS[format_name(name)].head_scale_bytes for name in (k_format, v_format)
+            heads * FORMATS[cache_format(name)].head_scale_bytes for name in (k_format, v_format)
         ]
         return RowBytes(
-            key=num_bytes(heads * layer.key_dim, k_format) + scales[0],
-            value=num_bytes(heads * layer.value_dim, v_format) + scales[1],
+            key=_bytes(heads * layer.key_dim, k_format) + scales[0],
+            value=_bytes(heads * layer.value_dim, v_format) + scales[1],
         )
     if latent == "expanded":
         return RowBytes(
-            key=num_bytes(-(-layer.expanded_key_elements // tp), k_format),
-            value=num_bytes(-(-layer.expanded_value_elements // tp), v_format),
+            key=_bytes(-(-layer.expanded_key_elements // tp), k_format),
+            value=_bytes(-(-layer.expanded_value_elements // tp), v_format),
         )
     index = layer.index_dim + -(-layer.index_dim // 128) * 4 if layer.index_dim else 0
-    if layer.index_dim and sparse_fp8 and format_name(k_format) == "fp8":
+    if layer.index_dim and sparse_fp8 and cache_format(k_format) == "fp8":
         key = layer.key_dim + -(-layer.key_dim // 128) * 4 + 2 * layer.value_dim
     else:
-        key = num_bytes(layer.key_dim + layer.value_dim, k_format)
-    copy = num_bytes(layer.key_dim, v_format) if latent == "copied" else 0
+        key = _bytes(layer.key_dim + layer.value_dim, k_format)
+    copy = _bytes(layer.key_dim, v_format) if latent == "copied" else 0
     return RowBytes(key=key, value=copy, index=index)
 
 
@@ -175,6 +107,6 @@ def state_bytes(
     of the convolution are kept while that many tokens are drafted (vLLM)."""
     conv = layer.conv_elements + extra_columns * layer.conv_width
     return StateBytes(
-        conv=num_bytes(-(-conv // tp), conv_format),
-        recurrent=num_bytes(-(-layer.recurrent_elements // tp), recurrent_format),
+        conv=_bytes(-(-conv // tp), conv_format),
+        recurrent=_bytes(-(-layer.recurrent_elements // tp), recurrent_format),
     )

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from viz_engine.memory import serving_engines
 from viz_engine.model import weights
 from viz_engine.model.config import ModelConfig
+from viz_engine.model.formats import weight_bits
 from viz_engine.text import Message, UserError, grouped
 
 MAX_CHARS = 5_000_000
@@ -376,7 +377,7 @@ def _exactly(make: Callable[[ModelConfig, Mapping], float]) -> Callable:
 def _weights(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple | None:
     if model.weights is None:
         return None
-    bits = weights.bits_of("auto", model.dtype)
+    bits = weight_bits("auto", model.dtype)
     value = weights.allocated_bytes(
         model.weights, bits, said.get("tp", 1), model.rope_cache_numbers, stored=True
     )

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from viz_engine.memory import row_bytes
 from viz_engine.model.config import ModelConfig
+from viz_engine.model.formats import cache_format
 from viz_engine.model.spec import LayerSpec
 from viz_engine.text import UserError
 
@@ -162,7 +163,7 @@ def vllm_pool(
         drafts = (grown,) * num_draft_layers if grown else ()
     ask = _VllmAsk(
         max_model_len=max_model_len,
-        format=row_bytes.format_name(dtype if kv_format == "auto" else kv_format),
+        format=cache_format(dtype if kv_format == "auto" else kv_format),
         conv_format=dtype,
         recurrent_format=model.recurrent_format,
         tp=tp,
@@ -378,7 +379,8 @@ def llama_cache(
     Window layers get `pad256(min(n_ctx, window x slots + micro-batch))` cells; without
     `window_cache` (builds before May 2025, ik_llama.cpp, `--swa-full`) as many as full layers.
     With `unified` off every slot has its own cells: `n_ctx / slots` and `window + micro-batch`.
-    States are f32, once a slot and plane (1 + speculative snapshots). `latent`: see `kv.row_bytes`.
+    States are f32, once a slot and plane (1 + speculative snapshots). `latent`: see
+    `row_bytes.row_bytes`.
     """
     streams = 1 if unified else num_sequences
     cells = pad(-(-num_cells // streams), pad_cells)
@@ -453,7 +455,7 @@ def sglang_pool(
     """`(tokens + page) x bytes` for K and for V, states for one slot more than asked, and the
     table from requests to tokens, `(max_running + 1) x (context + 4) x 4` bytes."""
     dtype = served_dtype(model, "sglang")
-    name = sglang_format(row_bytes.format_name(dtype if kv_format == "auto" else kv_format))
+    name = sglang_format(cache_format(dtype if kv_format == "auto" else kv_format))
     held = num_tokens + page_len
     slots = num_state_slots + 1 if num_state_slots else 0
     key = value = index = conv = recurrent = 0
@@ -508,7 +510,7 @@ def trt_pool(
 ) -> TrtPool:
     """A block holds `block_len` tokens of all layers of a stage."""
     dtype = served_dtype(model, "tensorrt-llm")
-    name = row_bytes.format_name(dtype if kv_format == "auto" else kv_format)
+    name = cache_format(dtype if kv_format == "auto" else kv_format)
     row = max(
         sum(num * row_bytes.row_bytes(x, name, name, tp=tp).total for x, num in stage.items())
         for stage in stage_counts(model, pp)

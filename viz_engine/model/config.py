@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from viz_engine.model import config_keys, layer_kinds, layer_sizes, quantization, weights
+from viz_engine.model import config_keys, formats, layer_kinds, layer_sizes, quantization, weights
 from viz_engine.model.config_keys import (
     CONTEXT,
     HEAD_DIM,
@@ -37,8 +37,6 @@ ADAPTER = ("peft_type", "base_model_name_or_path", "lora_alpha")
 OTHER_PARTS = ("vision_config", "audio_config", "video_config", "vit_config", "vision_tower_config")
 MAIN = ("num_layers", "hidden_size", "num_query_heads", "num_kv_heads", "head_dim", "window")
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
-# Floating-point types by what configs call them; anything else reads as two bytes, with a warning.
-DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,7 +55,7 @@ class ModelConfig:
     head_dim: int | None
     vocab_size: int | None
     max_context_len: int | None  # None: the file names none
-    dtype: str  # of weights and cache unless asked otherwise: a name in kv.FORMATS
+    dtype: str  # of weights and cache unless asked otherwise: a name in formats.CACHES
     recurrent_format: str  # of the recurrent part of a state where an engine follows the config
     weights: tuple[weights.WeightGroup, ...] | None  # None: the file does not say enough
     stored: quantization.Stored | None  # how they are released; None: in `dtype`
@@ -83,8 +81,8 @@ class ModelConfig:
     def weight_bits(self, name: str, dtype: str) -> float:
         """Bits of a weight in the format `name`; "auto": the mean of those that the weights are
         released in, `dtype` where the file says no other. Raises UserError."""
-        bits = weights.bits_of(name, dtype)
-        if not weights.is_auto(name) or self.stored is None:
+        bits = formats.weight_bits(name, dtype)
+        if not formats.is_auto(name) or self.stored is None:
             return bits
         return self.stored.bits if self.weights is None else weights.mean_bits(self.weights, bits)
 
@@ -112,7 +110,7 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     described = weights.groups_of(keys, layers, hidden, bool(_tied(whole, keys)))
     stored = quantization.read(whole, text, warnings)
     if stored is not None:
-        own = weights.bits_of("auto", dtype)
+        own = formats.weight_bits("auto", dtype)
         described = described and quantization.apply(stored, described, own)
         keys.note(
             "weight_format", f"{stored.method}, {stored.bits:.4g} bits", stored.source, "read"
@@ -186,12 +184,13 @@ def _nested(config: Mapping[str, object], depth: int) -> Mapping[str, object] | 
 
 
 def _dtype(whole: Mapping[str, object], text: Mapping[str, object], warnings: list[Message]) -> str:
+    """The type of the weights; one that is not known reads as two bytes, with a warning."""
     for key in ("dtype", "torch_dtype"):
         for part in (text, whole):
             if isinstance(part.get(key), str):
                 name = part[key].removeprefix("torch.")
-                if name in DTYPES:
-                    return DTYPES[name]
+                if name in formats.DTYPES:
+                    return formats.DTYPES[name]
                 warnings.append(Message(key="size.warn_dtype", params={"name": name[:40]}))
                 return "bf16"
     return "bf16"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from viz_engine.model.config_keys import HEAD_DIM, HEADS, KV_HEADS, Keys, whole
+from viz_engine.model.formats import DTYPES
 from viz_engine.model.layer_kinds import (
     BOTH,
     BOTH_SLIDING,
@@ -319,8 +320,8 @@ def recurrent_format(keys: Keys, layers: tuple[LayerSpec, ...], dtype: str) -> s
     model's own."""
     for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
         value = keys.find(name)[1]
-        if isinstance(value, str) and value in ("float32", "bfloat16", "float16"):
-            return {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[value]
+        if isinstance(value, str) and value in DTYPES:
+            return DTYPES[value]
     delta = keys.has("linear_num_value_heads", "linear_attn_config", "head_size")
     return "f32" if delta else dtype
 

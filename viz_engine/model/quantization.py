@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from viz_engine.model.config_keys import whole
-from viz_engine.model.weights import FORMATS, WeightGroup
+from viz_engine.model.formats import FORMATS
+from viz_engine.model.weights import WeightGroup
 from viz_engine.text import Message
 
 KEYS = ("quantization_config", "compression_config")
@@ -93,7 +94,7 @@ def _bits(key: str, method: str, table: Mapping[str, object]) -> float | None:
             return 8.0
         return 8 + 32 / (whole(f"{key}.weight_block_size", block[0]) * whole(key, block[1]))
     if method == "mxfp4":
-        return FORMATS["mxfp4"]
+        return FORMATS["mxfp4"].weight_bits
     if method in ("gptq", "awq"):
         return _grouped(key, table, ("bits", "w_bit"), zero=True)
     if method == "bitsandbytes":
@@ -105,7 +106,7 @@ def _bits(key: str, method: str, table: Mapping[str, object]) -> float | None:
         found = {_grouped(key, w, ("num_bits",), zero=w.get("symmetric") is False) for w in weights}
         return found.pop() if len(found) == 1 else None
     if method == "modelopt":
-        return {"FP8": 8.0, "NVFP4": FORMATS["nvfp4"]}.get(str(table.get("quant_algo")))
+        return {"FP8": 8.0, "NVFP4": FORMATS["nvfp4"].weight_bits}.get(str(table.get("quant_algo")))
     return None
 
 

@@ -1,6 +1,6 @@
 """The weight matrices of a model, from the keys of its config: how many, how large, how shared.
 
-Number formats of weights, what a rank of tensor parallel holds, and what torch's allocator makes
+What a rank of tensor parallel holds, and what torch's allocator makes
 of it. A type whose matrices are not described here gives None, never a guess. It knows nothing of
 caches.
 
@@ -13,37 +13,7 @@ from dataclasses import dataclass
 
 from viz_engine.model.config_keys import FFN, HEADS, VOCAB, Keys, whole
 from viz_engine.model.spec import LayerSpec
-from viz_engine.text import UserError
 
-# Bits of a weight. GGUF mixes by the bits per weight that llama-quantize prints for Llama-3.1-8B
-# (tools/quantize/README.md of llama.cpp); a mix of another model differs by a few per cent.
-FORMATS = {
-    "f32": 32.0,
-    "bf16": 16.0,
-    "f16": 16.0,
-    "fp8": 8.0,
-    "int8": 8.0,
-    "int4": 4.0,
-    "int2": 2.0,
-    "awq": 4 + 20 / 128,  # a 16-bit scale and a 4-bit zero for 128 weights
-    "gptq": 4 + 20 / 128,
-    "nvfp4": 4.5,
-    "mxfp4": 4.25,
-    "q8_0": 8.5,
-    "q6_k": 6.56,
-    "q5_k_m": 5.70,
-    "q5_k_s": 5.57,
-    "q4_k_m": 4.89,
-    "q4_k_s": 4.67,
-    "q4_0": 4.66,
-    "iq4_xs": 4.46,
-    "q3_k_m": 4.00,
-    "q2_k": 3.16,
-    "iq2_xs": 2.59,
-    "iq1_m": 2.15,
-}
-ALIASES = {"float32": "f32", "fp32": "f32", "bfloat16": "bf16", "float16": "f16", "fp16": "f16"}
-ALIASES |= {"fp8_e4m3": "fp8"}
 MIB = 1024**2
 
 
@@ -96,30 +66,9 @@ class WeightGroup:
         return -(-self.size // tp)
 
 
-def bits_of(name: str, dtype: str) -> float:
-    """Bits of a weight in that format; "auto" is `dtype`. A number is bits per weight. Raises
-    UserError."""
-    key = name.strip().lower()
-    key = dtype if key == "auto" else ALIASES.get(key, key)
-    if key in FORMATS:
-        return FORMATS[key]
-    try:
-        bits = float(key)
-    except ValueError:
-        bits = 0.0
-    if not 0.1 <= bits <= 64:
-        raise UserError("error.size_format", name=name[:40], known=", ".join(FORMATS))
-    return bits
-
-
 def file_bytes(num_parameters: int, bits: float) -> int:
     """`parameters x bits / 8`: what a GGUF file prints as "model size"."""
     return round(num_parameters * bits / 8)
-
-
-def is_auto(name: str) -> bool:
-    """Whether the weights are taken as they were released, in whatever mix of types."""
-    return name.strip().lower() == "auto"
 
 
 def mean_bits(groups: tuple[WeightGroup, ...], bits: float) -> float:

@@ -9,10 +9,10 @@ Try it: `python -c "from viz_engine.run import cost; print(cost.block_columns(60
 
 from dataclasses import dataclass
 
+from viz_engine.model.formats import element_bytes
 from viz_engine.model.spec import LayerSpec, ModelSpec
 
 BLOCK_LEN = 256  # positions reserved together
-ELEMENT_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,12 @@ class StepCost:
 def row_bytes(spec: ModelSpec, dtype: str) -> int:
     """Bytes of one position of one sequence in all layers:
     `sum over layers of kv_heads x (key_dim + value_dim), x element size`."""
-    return spec.row_elements * ELEMENT_SIZE[dtype]
+    return spec.row_elements * element_bytes(dtype)
 
 
 def weight_bytes(spec: ModelSpec, dtype: str) -> int:
     """Bytes of the weights held, a tied table once."""
-    return spec.num_parameters * ELEMENT_SIZE[dtype]
+    return spec.num_parameters * element_bytes(dtype)
 
 
 def block_columns(num_columns: int) -> int:
@@ -59,7 +59,7 @@ def slab_columns(layer: LayerSpec, num_columns: int) -> int:
 def reserved_bytes(spec: ModelSpec, dtype: str, *, batch: int, num_columns: int) -> int:
     """Bytes reserved for `num_columns` columns of `batch` sequences, states included."""
     rows = sum(
-        slab_columns(layer, num_columns) * layer.row_elements * ELEMENT_SIZE[dtype]
+        slab_columns(layer, num_columns) * layer.row_elements * element_bytes(dtype)
         + layer.state_bytes
         for layer in spec.layers
     )
@@ -99,7 +99,7 @@ def step(
     and written. Raises ValueError for a type whose weights no formula describes.
     """
     tokens = batch * num_new
-    size = ELEMENT_SIZE[dtype]
+    size = element_bytes(dtype)
     read_once = spec.num_layer_matmul_weights + spec.num_layer_other_weights + spec.num_head_weights
     weights = (
         read_once + tokens * spec.hidden_size
