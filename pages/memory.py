@@ -10,11 +10,11 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine.analysis import memory_account
-from viz_engine.memory import devices, estimate, server_log, serving_engines
+from viz_engine.memory import deployment, devices, estimate, server_log
 from viz_engine.memory import link as memory_link
-from viz_engine.memory.capacity import Load
-from viz_engine.memory.estimate import Bill, Choice
-from viz_engine.memory.reserve import Settings
+from viz_engine.memory.capacity import Workload
+from viz_engine.memory.deployment import Settings
+from viz_engine.memory.estimate import Choice, Estimate
 from viz_engine.model import config, formats, hub_config
 from viz_engine.model.config import ModelConfig
 from viz_engine.server import recorded
@@ -68,7 +68,7 @@ OPTIONS = {
     "mem_weights": ("auto", *formats.WEIGHTS),
     "mem_tp": (1, 2, 4, 8, 16, 32),
     "mem_pp": (1, 2, 4, 8, 16),
-    "mem_engine": serving_engines.ENGINES,
+    "mem_engine": deployment.ENGINES,
     "mem_count": estimate.GPU_COUNTS,
 }
 LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -128,7 +128,7 @@ def model_chosen() -> tuple[str, ModelConfig]:
 def choice() -> Choice:
     """What the boxes hold. Raises UserError."""
     fields = {name: state[key] for name, key in FIELDS.items()}
-    if fields["v_format"] == SAME or state.mem_engine not in serving_engines.APART:
+    if fields["v_format"] == SAME or state.mem_engine not in deployment.APART:
         fields["v_format"] = None
     _, model = model_chosen()
     if model.num_parameters is None and state.mem_parameters:
@@ -140,7 +140,7 @@ def choice() -> Choice:
         settings=Settings(**fields),
         device=devices.device(state.mem_gpu) if state.mem_gpu else devices.this_machine(),
         num_devices=state.mem_count,
-        load=Load(
+        load=Workload(
             prompt_len=state.mem_prompt_len,
             output_len=state.mem_output_len,
             think_s=float(state.mem_think),
@@ -253,7 +253,7 @@ def ask_band() -> None:
             "mem_v",
             "v",
             format_func=lambda v: same if v == SAME else v,
-            disabled=state.mem_engine not in serving_engines.APART,
+            disabled=state.mem_engine not in deployment.APART,
         )
     boxes[4].button(
         say("mem.pin"), key="mem_pin", on_click=pin, help=say("mem.pin_help"), width="stretch"
@@ -416,7 +416,7 @@ def theme() -> str:
     return st.context.theme.type or "light"
 
 
-def curves(found: Bill) -> None:
+def curves(found: Estimate) -> None:
     """The cache against the context and against the sequences, the ceiling as a line."""
     for column, name in zip(st.columns(2), ("context", "sequences"), strict=True):
         with column:
@@ -424,12 +424,12 @@ def curves(found: Bill) -> None:
     st.caption(say("mem.curve.note"))
 
 
-def layers(found: Bill) -> None:
+def layers(found: Estimate) -> None:
     st.html(words.layer_table(found, say, language))
     st.caption(say("mem.layers_note"))
 
 
-def precision(found: Bill) -> None:
+def precision(found: Estimate) -> None:
     if not found.choice.knows_weights:
         st.caption(say("mem.weights_missing"))
         return
@@ -437,7 +437,7 @@ def precision(found: Bill) -> None:
     st.caption(f"{say('mem.precision_note')} {plain(words.precision_picture(say))}")
 
 
-def change(found: Bill) -> None:
+def change(found: Estimate) -> None:
     if not found.choice.knows_weights:
         st.caption(say("mem.weights_missing"))
         return
@@ -447,7 +447,7 @@ def change(found: Bill) -> None:
     st.caption(say("mem.change_advice"))
 
 
-def users(found: Bill) -> None:
+def users(found: Estimate) -> None:
     boxes = st.columns(4, gap="medium")
     for box, key, name, values, show in (
         (boxes[0], "mem_prompt_len", "prompt_len", LOAD_LENS, grouped),
@@ -468,18 +468,18 @@ def users(found: Bill) -> None:
     st.caption(say("mem.users_note_long"))
 
 
-def device_table(found: Bill) -> None:
+def device_table(found: Estimate) -> None:
     st.html(words.device_table(found, devices.devices(), say))
     st.caption(say("mem.devices_note"))
 
 
-def link_of(found: Bill) -> dict[str, str]:
+def link_of(found: Estimate) -> dict[str, str]:
     """The parameters of the page's address: a config.json of the visitor's own is not in it."""
     query = memory_link.to_query(state.mem_model, state.mem_gpu, found.choice)
     return {key: value for key, value in query.items() if value != OWN}
 
 
-def keep_address(found: Bill) -> None:
+def keep_address(found: Estimate) -> None:
     """Make the page's address that of the choice, so that a reload brings it back."""
     asked = st.query_params.to_dict()
     others = {key: value for key, value in asked.items() if key not in memory_link.NAMES}
@@ -487,7 +487,7 @@ def keep_address(found: Bill) -> None:
         st.query_params.from_dict(query)  # all at once: each change is a step of the browser's Back
 
 
-def share(found: Bill) -> None:
+def share(found: Estimate) -> None:
     """The link, the numbers as a table, and what the charts' buttons save."""
     base = (st.context.url or "").partition("?")[0]
     st.caption(say("mem.link"), help=say("mem.link_help"))
@@ -530,7 +530,7 @@ def runs_here() -> dict[str, tuple[server_registry.Run, bool]]:
     return found
 
 
-def measured(_: Bill) -> None:
+def measured(_: Estimate) -> None:
     """A real run's bytes beside the prediction, and its process as it really grew."""
     runs = runs_here()
     if not runs:
@@ -561,7 +561,7 @@ def measured(_: Bill) -> None:
     st.caption(say("mem.rest_text"))
 
 
-def log(_: Bill) -> None:
+def log(_: Estimate) -> None:
     """A server's start-up log: each capacity number recognised and set beside ours."""
     text = st.text_area(say("mem.log"), key="mem_log", height=140, help=say("mem.log_help"), **KEEP)
     if not text.strip():

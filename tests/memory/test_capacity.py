@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viz_engine.memory import capacity, devices
-from viz_engine.memory.capacity import Load, Work
+from viz_engine.memory.capacity import Work, Workload
 
 A100 = devices.device("NVIDIA A100 80 GB SXM")
 SMALL = st.integers(1, 60)
@@ -105,8 +105,8 @@ def test_more_room_or_longer_pauses_never_serve_fewer(n: int, answer: float, thi
 
 
 def test_an_answer_holds_half_of_itself_on_average() -> None:
-    load = Load(prompt_len=1000, output_len=200)
+    load = Workload(prompt_len=1000, output_len=200)
     held = [load.prompt_len + n for n in range(load.output_len + 1)]
     assert load.mean_held_len == sum(held) / len(held) and load.peak_len == held[-1]
     assert load.duration_s(0.5, 0.02) == pytest.approx(0.5 + 199 * 0.02)
-    assert Load(prompt_len=1, output_len=1).duration_s(0.5, 9.0) == 0.5
+    assert Workload(prompt_len=1, output_len=1).duration_s(0.5, 9.0) == 0.5

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viz_engine.memory import devices, estimate, link, serving_engines
+from viz_engine.memory import deployment, devices, estimate, link
 from viz_engine.memory import plan as memory_plan
-from viz_engine.memory.capacity import Load
+from viz_engine.memory.capacity import Workload
+from viz_engine.memory.deployment import Settings
 from viz_engine.memory.estimate import Choice
-from viz_engine.memory.reserve import Settings
 from viz_engine.model import config, formats
 from viz_engine.text import LANGUAGES, UserError, t
 from viz_engine.view.memory import frames, words
@@ -30,9 +30,9 @@ OFFERED = {
     "w": ("auto", *formats.WEIGHTS),
     "tp": (1, 2, 4, 8),
     "pp": (1, 2),
-    "engine": serving_engines.ENGINES,
+    "engine": deployment.ENGINES,
 }
-LOAD = Load(prompt_len=2048, output_len=512, think_s=30)
+LOAD = Workload(prompt_len=2048, output_len=512, think_s=30)
 
 
 def choose(name: str = "llama-3.1-8b", device: str = "NVIDIA H100 80 GB SXM", **changes) -> Choice:
@@ -50,7 +50,7 @@ def english(key: str, /, **params: object) -> str:
     return t(key, "en", **params)
 
 
-@pytest.mark.parametrize("engine", serving_engines.ENGINES)
+@pytest.mark.parametrize("engine", deployment.ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parts_of_a_bar_add_up_to_the_plan(name: str, engine: str) -> None:
     found = estimate.make(choose(name, engine=engine, context_len=4096, num_sequences=3))
@@ -114,7 +114,7 @@ def test_claim_19_fourteen_requests_of_32k_outweigh_a_72b() -> None:
     assert estimate.crossing(estimate.make(found)) == 14
 
 
-def card(found: estimate.Bill, number: int):
+def card(found: estimate.Estimate, number: int):
     return words.cards(found, english, "en")[number]
 
 
@@ -241,7 +241,7 @@ def test_requests_in_flight_take_as_long_as_that_many_do() -> None:
     st.none() | st.sampled_from(formats.CACHES_LISTED),
     st.sampled_from(("auto", *formats.WEIGHTS)),
     st.sampled_from((1, 2, 4, 8)),
-    st.sampled_from(serving_engines.ENGINES),
+    st.sampled_from(deployment.ENGINES),
 )
 @settings(deadline=None, max_examples=40)
 def test_a_link_brings_back_what_it_was_made_of(name, ctx, seq, k, v, w, tp, engine) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viz_engine.memory import plan, reserve, serving_engines
-from viz_engine.memory.reserve import Settings
+from viz_engine.memory import deployment, plan, reserve
+from viz_engine.memory.deployment import Settings
 from viz_engine.model import config
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.spec import ModelSpec
@@ -40,7 +40,10 @@ def model(layers: int = 4, heads: int = 8, kv_heads: int = 8, dim: int = 16, **m
 
 def bytes_of(made: ModelConfig, **asked: object) -> int:
     """Cache and states of one rank."""
-    return sum(kind.num_bytes for kind in reserve.kinds(made, Settings(**asked)))
+    settings = Settings(**asked)
+    served = deployment.resolve(made, settings)
+    rows = reserve.kinds(served, settings.context_len, settings.num_sequences)
+    return sum(kind.num_bytes for kind in rows)
 
 
 LATENT = {"kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
@@ -55,7 +58,7 @@ STATES = {
 }
 KINDS = [{}, LATENT, WINDOWED, STATES]
 kinds = st.sampled_from(KINDS)
-engine_names = st.sampled_from(serving_engines.ENGINES)
+engine_names = st.sampled_from(deployment.ENGINES)
 powers = st.sampled_from([1, 2, 4, 8, 16])
 
 
@@ -217,7 +220,7 @@ def test_the_inverse_fits_and_one_more_does_not(
     find = plan.longest_context if field == "context_len" else plan.most_sequences
     limit = find(made, asked, memory_bytes)
     if limit.unbounded:
-        most = reserve.MAX_CONTEXT if field == "context_len" else reserve.MAX_SEQUENCES
+        most = deployment.MAX_CONTEXT if field == "context_len" else deployment.MAX_SEQUENCES
         assert plan.plan(made, replace(asked, **{field: most})).fits(memory_bytes)
         return
     if limit.value:

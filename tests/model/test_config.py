@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viz_engine.memory import plan, reserve, row_bytes
+from viz_engine.memory import plan, row_bytes
+from viz_engine.memory.deployment import Settings
 from viz_engine.model import config
 from viz_engine.text import UserError
 
@@ -282,7 +283,7 @@ NAMES = sorted(
 def test_any_value_is_read_or_refused_with_a_sentence(preset: str, changes: dict) -> None:
     try:
         found = config.read(config.preset_table()[preset]["config"] | changes)
-        plan.plan(found, reserve.Settings(context_len=4096, engine="vllm", tp=2))
+        plan.plan(found, Settings(context_len=4096, engine="vllm", tp=2))
     except UserError as error:
         assert "no text for" not in str(error)
 

@@ -6,7 +6,7 @@ The oracles are the sizes that the released files state (`total_size` of their i
 import pytest
 
 from viz_engine.memory import plan
-from viz_engine.memory.reserve import Settings
+from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, formats
 from viz_engine.text import UserError
 

@@ -9,11 +9,14 @@ part is of a build with one cache for all layers; "# GPU blocks" is vLLM V0), fl
 import json
 import math
 import re
+from dataclasses import replace
 
+from viz_engine.memory import deployment, serving_engines
 from viz_engine.memory import row_bytes as memory_row_bytes
-from viz_engine.memory import serving_engines
+from viz_engine.memory.deployment import Settings, resolve
 from viz_engine.model import config, formats, weights
 from viz_engine.model.config import ModelConfig
+from viz_engine.model.spec import LayerSpec
 from viz_engine.paths import ROOT
 
 FACTS = json.loads((ROOT / "tests" / "data" / "engine_facts.json").read_text("utf-8"))
@@ -142,30 +145,38 @@ def llama(fact: dict) -> serving_engines.LlamaCache:
         latent = "expanded"
     cross = re.search(r"(\S+) cross", s.get("kv_dtype", ""))
     state = s.get("state_dtype") or (key if fact["quantity"] == "state_bytes" else "f32")
+    settings = Settings(
+        context_len=1,
+        engine="llama.cpp",
+        kv_format=key,
+        v_format="f16" if value == "self" else value,
+        batched_tokens=s.get("ubatch", 512),
+        num_draft_tokens=s.get("planes", 1) - 1,
+        window_cache=new and "swa-full" not in fact["model"],
+    )
     return serving_engines.llama_cache(
-        model_of(fact),
+        resolve(model_of(fact), settings),
         num_cells=s.get("ctx", 1),
         num_sequences=s.get("seqs", 1),
-        k_format=key,
-        v_format="f16" if value == "self" else value,
-        micro_batch=s.get("ubatch", 512),
         pad_cells=serving_engines.PAD_CELLS if new else serving_engines.OLD_PAD_CELLS,
-        window_cache=new and "swa-full" not in fact["model"],
         latent=latent,
         state_format=state,
-        num_planes=s.get("planes", 1),
         cross_format=cross[1] if cross else None,
     )
 
 
 def sglang(fact: dict) -> serving_engines.SglangPool:
     s = fact["settings"]
-    return serving_engines.sglang_pool(
-        model_of(fact),
-        num_tokens=s.get("kv_tokens", 0),
+    settings = Settings(
+        context_len=1,
+        engine="sglang",
         kv_format=formats_of(fact)[0],
         tp=s.get("tp", 1),
-        page_len=s.get("page_size", 1),
+        block_len=s.get("page_size", 1),
+    )
+    return serving_engines.sglang_pool(
+        resolve(model_of(fact), settings),
+        num_tokens=s.get("kv_tokens", 0),
         num_state_slots=s.get("mamba_slots", 0),
         max_running=s.get("max_running_requests", 0),
         max_context_len=s.get("context_len", 0),
@@ -178,21 +189,32 @@ def vllm(fact: dict, max_model_len: int | None = None) -> serving_engines.VllmPo
     states = any(x.conv_elements or x.recurrent_elements for x in model.layers)
     old = V0.search(fact["printed"])
     drafts = drafts_of(fact)
-    return serving_engines.vllm_pool(
-        model,
-        max_model_len=max_model_len or s.get("max_model_len") or s.get("ctx") or 1,
+    settings = Settings(
+        context_len=1,
+        engine="vllm",
         kv_format=formats_of(fact)[0],
         tp=s.get("tp", 1),
         pp=1 if fact["quantity"] == "kv_total_bytes" else s.get("pp", 1),
         dcp=s.get("dcp", 1),
-        block_len=serving_engines.VLLM_BLOCK_LEN if states else s.get("block_size", 16),
+        block_len=deployment.VLLM_BLOCK_LEN if states else s.get("block_size", 16),
         batched_tokens=s.get("max_num_batched_tokens") or 2048,
-        hybrid=False if old else None,
-        num_draft_layers=s.get("mtp_layers") or 0,
+        draft_layers=True,
         num_draft_tokens=drafts,
         # stated with the speculative tokens included
         state_blocks=max(1, s.get("mamba_blocks_per_req", 1) - drafts),
     )
+    model = replace(model, draft_layers=draft_layers(model, s.get("mtp_layers") or 0))
+    length = max_model_len or s.get("max_model_len") or s.get("ctx") or 1
+    return serving_engines.vllm_pool(resolve(model, settings), length, False if old else None)
+
+
+def draft_layers(model: ModelConfig, num: int) -> tuple[LayerSpec, ...]:
+    """As many as a fact states, where its config does not: each as the last layer that grows."""
+    known = model.draft_layers[:num]
+    if num <= len(known):
+        return known
+    grown = next((x for x in reversed(model.layers) if x.kind in ("full", "latent")), None)
+    return (grown,) * num if grown else ()
 
 
 def available_bytes(fact: dict) -> int:
@@ -218,12 +240,14 @@ def kv_total(fact: dict) -> float:
 
 def trt(fact: dict) -> serving_engines.TrtPool:
     s = fact["settings"]
-    return serving_engines.trt_pool(
-        model_of(fact),
+    settings = Settings(
+        context_len=1,
+        engine="tensorrt-llm",
         kv_format=formats_of(fact)[0],
         tp=s.get("tp", 1),
-        block_len=s.get("tokens_per_block", serving_engines.TRT_BLOCK_LEN),
+        block_len=s.get("tokens_per_block"),
     )
+    return serving_engines.trt_pool(resolve(model_of(fact), settings))
 
 
 def state(fact: dict) -> float:
@@ -265,14 +289,15 @@ def tokens(fact: dict) -> float:
 
 def longest(fact: dict) -> int:
     s = fact["settings"]
-    return serving_engines.vllm_longest(
-        model_of(fact),
-        available_bytes(fact),
-        upper=2**24,
+    settings = Settings(
+        context_len=1,
+        engine="vllm",
         kv_format=formats_of(fact)[0],
         tp=s.get("tp", 1),
         block_len=s.get("block_size", 16),
     )
+    served = resolve(model_of(fact), settings)
+    return serving_engines.vllm_longest(served, available_bytes(fact), upper=2**24)
 
 
 def concurrency(fact: dict) -> float:
@@ -324,7 +349,7 @@ def derived(fact: dict) -> dict[str, int]:
         found |= {"groups": len(pool.groups), "group_size": pool.group_size}
         found |= {"page_bytes": pool.page_bytes, "mamba_page_bytes": pool.state_page_bytes}
         found["attn_bytes_per_token"] = pool.page_bytes // pool.block_len
-        found["align"] = serving_engines.VLLM_BLOCK_LEN
+        found["align"] = deployment.VLLM_BLOCK_LEN
         found["block_size"] = pool.block_len
     if states and "ssm_d_conv" in s:
         width, conv = states[0].conv_width, states[0].conv_elements

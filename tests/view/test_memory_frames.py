@@ -131,7 +131,7 @@ def test_no_part_of_a_bar_stands_out_by_its_colour_alone(theme: str) -> None:
 def test_a_stop_that_cannot_be_worked_out_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     make, refused = estimate.make, estimate.CONTEXT_LENS[3]
 
-    def refusing(choice: estimate.Choice) -> estimate.Bill:
+    def refusing(choice: estimate.Choice) -> estimate.Estimate:
         if choice.settings.context_len == refused:
             raise UserError("mem.error_devices", devices=1, ranks=2)
         return make(choice)

@@ -18,8 +18,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from viz_engine.memory import devices, plan, reserve, server_log, serving_engines
-from viz_engine.memory.reserve import Settings
+from viz_engine.memory import deployment, devices, plan, server_log, serving_engines
+from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, formats
 from viz_engine.model.config import ModelConfig
 from viz_engine.text import UserError, mib
@@ -44,7 +44,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--tp", type=int, default=1, metavar="N", help="tensor parallel")
     add("--pp", type=int, default=1, metavar="N", help="pipeline stages")
     add("--dcp", type=int, default=1, metavar="N", help="decode-context parallel")
-    add("--engine", default="exact", choices=serving_engines.ENGINES)
+    add("--engine", default="exact", choices=deployment.ENGINES)
     add("--block-size", type=int, metavar="N", help="tokens in a block or page")
     add("--batched-tokens", type=int, metavar="N", help="tokens in one forward")
     add("--draft-layers", action="store_true", help="multi-token-prediction layers too")
@@ -165,7 +165,7 @@ def size(
     """What a model takes in memory, and what fits.
 
     `model`: a `config.ModelConfig`, the name of a preset, the text of a config.json or the mapping
-    in it. `settings`: the other fields of `reserve.Settings` (num_sequences, kv_format,
+    in it. `settings`: the other fields of `deployment.Settings` (num_sequences, kv_format,
     weight_format, tp, engine ...). `gpu` names a device of the table, `memory_bytes` gives its
     memory instead; without both, nothing is said of what fits. Sizes are of one rank.
 
@@ -200,7 +200,7 @@ def size(
         for name, unit in (("weights_bytes", "bytes"), ("total_bytes", "bytes")):
             answer[name] = _predicted(None, unit, reason)
         gpu = memory_bytes = None  # nothing can be said of what fits
-    answer |= _engine_view(found, asked)
+    answer |= _engine_view(made)
     answer |= _fit(found, asked, made, gpu, memory_bytes)
     answer["layers"] = [
         {
@@ -241,10 +241,11 @@ def _part(part: plan.Part) -> Quantity:
     return found
 
 
-def _engine_view(model: ModelConfig, asked: Settings) -> dict[str, object]:
+def _engine_view(made: plan.Plan) -> dict[str, object]:
     """What the engine's own log would say, where it says more than bytes."""
-    if asked.engine == "vllm":
-        pool = reserve.vllm_pool(model, asked)
+    served = made.deployment
+    if served.engine == "vllm":
+        pool = serving_engines.vllm_pool(served, made.settings.context_len)
         groups = ", ".join(f"{g.num_layers} {g.kind}" for g in pool.groups)
         return {
             "vllm_block_len": _predicted(pool.block_len, "tokens", "attention layers"),
@@ -253,8 +254,8 @@ def _engine_view(model: ModelConfig, asked: Settings) -> dict[str, object]:
                 pool.request_bytes, "bytes", f"{pool.blocks_per_request} blocks for one request"
             ),
         }
-    if asked.engine == "tensorrt-llm":
-        pool = serving_engines.trt_pool(model, kv_format=asked.kv_format, tp=asked.tp, pp=asked.pp)
+    if served.engine == "tensorrt-llm":
+        pool = serving_engines.trt_pool(served)
         source = f"{pool.block_len} tokens of all layers"
         return {"trt_block_bytes": _predicted(pool.block_bytes, "bytes", source)}
     return {}
@@ -277,7 +278,7 @@ def _fit(
     answer: dict[str, object] = {
         "memory_bytes": {"value": memory_bytes, "unit": "bytes", "how": how, "source": source},
         "budget_bytes": _predicted(
-            plan.budget_bytes(asked, memory_bytes), "bytes", "the share that the engine uses"
+            made.deployment.budget_bytes(memory_bytes), "bytes", "the share that the engine uses"
         ),
         "fits": made.fits(memory_bytes),
     }

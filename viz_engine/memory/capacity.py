@@ -112,7 +112,7 @@ def num_pairs(num_tokens: int, window: int | None = None) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Workload:
     """What an average visitor asks: lengths in tokens, the pause before they ask again."""
 
     prompt_len: int

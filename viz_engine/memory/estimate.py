@@ -1,6 +1,6 @@
 """The memory page's numbers as data: what a choice of model, settings and device comes to.
 
-One `Bill` for each choice, made of `plan.py` and `capacity.py`. Words, pictures and links are
+One `Estimate` for each choice, made of `plan.py` and `capacity.py`. Words, pictures and links are
 other modules'. It knows nothing of Streamlit.
 
 Try it: `python -c "from viz_engine.memory import estimate; print(estimate.CONTEXT_LENS[-1])"`
@@ -9,15 +9,14 @@ Try it: `python -c "from viz_engine.memory import estimate; print(estimate.CONTE
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from viz_engine.memory import capacity, reserve, row_bytes, serving_engines
+from viz_engine.memory import capacity, deployment, reserve
 from viz_engine.memory import plan as memory_plan
-from viz_engine.memory.capacity import Load, Served, StepTime, Work
+from viz_engine.memory.capacity import Served, StepTime, Work, Workload
+from viz_engine.memory.deployment import Deployment, Settings
 from viz_engine.memory.devices import Device
 from viz_engine.memory.plan import Limit, Plan
-from viz_engine.memory.reserve import Settings
 from viz_engine.model import formats, weights
 from viz_engine.model.config import ModelConfig
-from viz_engine.model.spec import LayerSpec
 from viz_engine.text import Message, UserError
 
 # Where the sliders stop: powers of two with the halves between them, and ten million.
@@ -38,7 +37,11 @@ class Choice:
     settings: Settings
     device: Device
     num_devices: int
-    load: Load
+    load: Workload
+
+    @property
+    def deployment(self) -> Deployment:
+        return deployment.resolve(self.model, self.settings)
 
     @property
     def num_replicas(self) -> int:
@@ -53,11 +56,11 @@ class Choice:
     @property
     def budget_bytes(self) -> int:
         """What the engine takes of one device."""
-        return memory_plan.budget_bytes(self.settings, self.device.capacity_bytes)
+        return self.deployment.budget_bytes(self.device.capacity_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class Estimate:
     """A choice and what it comes to. Bytes are of the device that holds most."""
 
     choice: Choice
@@ -79,13 +82,13 @@ class Bill:
         return self.plan.fits(self.choice.device.capacity_bytes)
 
 
-def make(choice: Choice) -> Bill:
-    """The bill of a choice. Raises UserError where the settings contradict each other."""
+def make(choice: Choice) -> Estimate:
+    """The estimate of a choice. Raises UserError where the settings contradict each other."""
     model, settings, device = choice.model, choice.settings, choice.device
     plan = memory_plan.plan(model, settings)
-    plain, one = _unrounded(model, settings)
+    plain, one = _unrounded(plan)
     share = memory_plan.plan(plain, replace(one, pp=1))  # of each rank that shares all layers
-    return Bill(
+    return Estimate(
         choice=choice,
         plan=plan,
         request=memory_plan.plan(plain, replace(one, tp=1, pp=1, dcp=1)),
@@ -100,42 +103,34 @@ def make(choice: Choice) -> Bill:
             replace(settings, context_len=2 * settings.context_len),
             device.capacity_bytes,
         ),
-        parts=parts(model, plan),
+        parts=parts(plan),
         ttft=ttft(choice, settings.context_len),
         itl=itl(choice, settings.context_len, settings.num_sequences),
     )
 
 
-def _unrounded(model: ModelConfig, settings: Settings) -> tuple[ModelConfig, Settings]:
+def _unrounded(plan: Plan) -> tuple[ModelConfig, Settings]:
     """One sequence in the engine's number formats, without its rounding."""
-    served = serving_engines.served_dtype(model, settings.engine)
-    plain = model if served == model.dtype else replace(model, dtype=served)
-    key, value = reserve.formats(model, settings)
-    one = replace(settings, engine="exact", num_sequences=1, kv_format=key, v_format=value)
-    return plain, one
+    served = plan.deployment
+    model = served.model
+    plain = model if served.dtype == model.dtype else replace(model, dtype=served.dtype)
+    formats = {"kv_format": served.k_format, "v_format": served.v_format}
+    return plain, replace(plan.settings, engine="exact", num_sequences=1, **formats)
 
 
-def parts(model: ModelConfig, plan: Plan) -> dict[str, int]:
-    """The bytes of a plan, K and V apart: by their widths and formats in each kind of layer."""
-    formats = reserve.formats(model, plan.settings)
-    found = {"weights": plan.part("weights").num_bytes, "k": 0, "v": 0, "latent": 0}
-    layers = {(x.kind, x.window): x for x in reserve.stage(model, plan.settings) if x.num_kv_heads}
-    for row in plan.kinds:
-        layer = layers.get((row.kind, row.window))
-        if row.kind == "latent":
-            found["latent"] += row.num_bytes
-        elif row.kind != "state":
-            key = _key_share(layer, formats, plan.settings.tp, row.num_bytes) if layer else 0
-            found["k"] += key
-            found["v"] += row.num_bytes - key
+def parts(plan: Plan) -> dict[str, int]:
+    """The bytes of a plan, K and V apart."""
+    latent = [row for row in plan.kinds if row.kind == "latent"]
+    others = [row for row in plan.kinds if row.kind != "latent"]
+    found = {
+        "weights": plan.part("weights").num_bytes,
+        "k": sum(row.key_bytes for row in others),
+        "v": sum(row.value_bytes for row in others),
+        "latent": sum(row.num_bytes for row in latent),
+    }
     for name in ("state", "activations", "overhead"):
         found[name] = plan.part(name).num_bytes
     return {name: value for name, value in found.items() if value}
-
-
-def _key_share(layer: LayerSpec, formats: tuple[str, str], tp: int, num_bytes: int) -> int:
-    row = row_bytes.row_bytes(layer, *formats, tp=tp)
-    return num_bytes * row.key // row.total
 
 
 # ---- speed -------------------------------------------------------------------------------------
@@ -170,16 +165,14 @@ def pair_flops(model: ModelConfig) -> list[tuple[int, int | None]]:
 def bits_of(choice: Choice, weight_format: str) -> float:
     """Bits of a weight in that format; "auto" is what the engine loads the model in,
     the mean where that is a mix of types."""
-    served = serving_engines.served_dtype(choice.model, choice.settings.engine)
-    return choice.model.weight_bits(weight_format, served)
+    return choice.model.weight_bits(weight_format, choice.deployment.dtype)
 
 
 def _weight_bytes(choice: Choice, *, active: bool) -> int:
     """Bytes of weights that a step reads on one rank of the tensor-parallel group: without the
     table that is looked up row by row, unless it is the output matrix too."""
     model, settings = choice.model, choice.settings
-    served = serving_engines.served_dtype(model, settings.engine)
-    bits = formats.weight_bits(settings.weight_format, served)
+    bits = formats.weight_bits(settings.weight_format, choice.deployment.dtype)
     tied = not any(g.name == "head" for g in model.weights)
     read = [g for g in model.weights if tied or not g.looked_up]
     if active:
@@ -190,14 +183,8 @@ def _weight_bytes(choice: Choice, *, active: bool) -> int:
 
 def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
     """Rows and states in use on one rank, nothing rounded; all stages of a pipeline."""
-    settings = replace(
-        choice.settings,
-        engine="exact",
-        pp=1,
-        context_len=context_len,
-        num_sequences=num_sequences,
-    )
-    return sum(kind.num_bytes for kind in reserve.kinds(choice.model, settings))
+    served = deployment.resolve(choice.model, replace(choice.settings, engine="exact", pp=1))
+    return sum(kind.num_bytes for kind in reserve.kinds(served, context_len, num_sequences))
 
 
 def _step(choice: Choice, flops: int, kv_bytes: int) -> StepTime | None:
@@ -267,19 +254,19 @@ class Service:
     itl: StepTime | None
 
 
-def service(found: Bill) -> Service:
+def service(found: Estimate) -> Service:
     """Users of one copy. With blocks on demand a request holds its prompt and half of its answer
     on average; with the longest length reserved it holds that from its first token on."""
     choice, load = found.choice, found.choice.load
     held = replace(choice.settings, context_len=load.mean_held_len)
     limit = memory_plan.most_sequences(choice.model, held, choice.device.capacity_bytes)
-    num = reserve.MAX_SEQUENCES if limit.unbounded else limit.value
+    num = deployment.MAX_SEQUENCES if limit.unbounded else limit.value
     first = ttft(choice, load.prompt_len)
     step = itl(choice, load.mean_held_len, num) if num else None
     if first is None or step is None:
         return Service(room=num, paged=None, reserved=None, duration_s=None, ttft=first, itl=step)
     duration = load.duration_s(middle(first), middle(step))
-    most = reserve.MAX_SEQUENCES if found.most.unbounded else found.most.value
+    most = deployment.MAX_SEQUENCES if found.most.unbounded else found.most.value
     fewer = min(most, num)
     slower = itl(choice, load.mean_held_len, fewer) if fewer else None
     return Service(
@@ -301,7 +288,7 @@ def middle(time: StepTime) -> float:
     return (time.fast_s + time.slow_s) / 2
 
 
-def in_flight(found: Bill, served: Service, rate: float) -> tuple[int, float] | None:
+def in_flight(found: Estimate, served: Service, rate: float) -> tuple[int, float] | None:
     """(requests in flight in one copy, how long one then takes in seconds) when `rate` requests a
     second arrive at all copies, evenly shared: each is as slow as those beside it make it. None
     where more arrive than leave."""
@@ -327,7 +314,7 @@ class Accident:
     after_bytes: int
 
 
-def accidents(found: Bill) -> tuple[Accident, ...]:
+def accidents(found: Estimate) -> tuple[Accident, ...]:
     """Planning for the weights alone; raising the length from 4K to 32K; doubling the batch. None
     of them where the weights are not known."""
     if not found.choice.knows_weights:
@@ -393,14 +380,14 @@ def model_weight_bytes(choice: Choice, weight_format: str | None = None) -> int 
     return None if num is None else weights.file_bytes(num, bits)
 
 
-def crossing(found: Bill) -> int | None:
+def crossing(found: Estimate) -> int | None:
     """Sequences of this length whose cache outweighs the weights, on the device that holds most:
     the first such number. None where there is no cache or no weights are known."""
     one, held = found.rank_request.kv_bytes, found.rank_request.part("weights").num_bytes
     return held // one + 1 if one and found.choice.knows_weights else None
 
 
-def options(found: Bill) -> tuple[memory_plan.Option, ...]:
+def options(found: Estimate) -> tuple[memory_plan.Option, ...]:
     """What must change so that it fits, each change alone."""
     choice = found.choice
     return memory_plan.options_to_fit(choice.model, choice.settings, choice.device.capacity_bytes)

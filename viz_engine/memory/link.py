@@ -12,9 +12,9 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlencode
 
-from viz_engine.memory.estimate import Bill, Choice
+from viz_engine.memory.deployment import Settings
+from viz_engine.memory.estimate import Choice, Estimate
 from viz_engine.memory.plan import Limit
-from viz_engine.memory.reserve import Settings
 
 LINK = {  # parameter of the address -> field of Settings
     "ctx": "context_len",
@@ -69,7 +69,7 @@ def from_query(
     return found, wrong
 
 
-def to_csv(bills: Iterable[tuple[str, Bill]]) -> str:
+def to_csv(bills: Iterable[tuple[str, Estimate]]) -> str:
     """A row for each choice: settings, then bytes with the unit in the column's name."""
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")

@@ -5,22 +5,24 @@ rank), `longest_context`, `most_sequences` and `options_to_fit`. Everything is p
 that are estimates say so and carry a range. The arithmetic of layers is `row_bytes.py`, of
 engines `serving_engines.py`, of weights `weights.py`.
 
-    from viz_engine.memory import memory
+    from viz_engine.memory import plan
+    from viz_engine.memory.deployment import Settings
     from viz_engine.model import config
     model = config.preset("llama-3.1-8b")          # or config.read(text of a config.json)
-    asked = memory.Settings(context_len=32768, num_sequences=16, engine="vllm")
-    plan = memory.plan(model, asked)
-    plan.total_bytes, [(part.kind, part.num_bytes) for part in plan.parts]
-    memory.longest_context(model, asked, memory_bytes=80 * 1024**3)
+    asked = Settings(context_len=32768, num_sequences=16, engine="vllm")
+    made = plan.plan(model, asked)
+    made.total_bytes, [(part.kind, part.num_bytes) for part in made.parts]
+    plan.longest_context(model, asked, memory_bytes=80 * 1024**3)
 
 Try it: `python -m viz_engine size --model llama-3.1-8b --context 32768 --sequences 16`
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
-from viz_engine.memory import reserve, row_bytes, serving_engines
-from viz_engine.memory.reserve import MAX_CONTEXT, MAX_SEQUENCES, KindRow, Settings
+from viz_engine.memory import deployment, reserve, row_bytes
+from viz_engine.memory.deployment import MAX_CONTEXT, MAX_SEQUENCES, Deployment, Settings
+from viz_engine.memory.reserve import KindRow
 from viz_engine.model import weights
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.formats import FORMATS, is_auto, weight_bits
@@ -67,6 +69,7 @@ class Plan:
     """The memory of one rank; `num_ranks` of them (tp x pp) hold the model."""
 
     settings: Settings
+    deployment: Deployment
     parts: tuple[Part, ...]
     kinds: tuple[KindRow, ...]
     num_ranks: int
@@ -101,48 +104,43 @@ class Plan:
 
     def fits(self, memory_bytes: int) -> bool:
         """Whether it fits a device of `memory_bytes`, of which the engine uses its share."""
-        return self.total_bytes <= budget_bytes(self.settings, memory_bytes)
+        return self.total_bytes <= self.deployment.budget_bytes(memory_bytes)
 
 
 def plan(model: ModelConfig, settings: Settings) -> Plan:
     """The memory of one rank at the peak: every sequence at `context_len`. Raises UserError where
     the settings contradict each other or the model."""
-    reserve.check_settings(model, settings)
-    kinds = reserve.kinds(model, settings)
-    formats = reserve.formats(model, settings)
+    deployment.check_settings(model, settings)
+    served = deployment.resolve(model, settings)
+    kinds = reserve.kinds(served, settings.context_len, settings.num_sequences)
     rows = sum(kind.num_bytes for kind in kinds if kind.kind != "state")
     states = sum(kind.num_bytes for kind in kinds if kind.kind == "state")
-    weight = _weights_part(model, settings)
-    growth = sum(
-        num * row_bytes.row_bytes(layer, *formats, tp=settings.tp).total
-        for layer, num in reserve.stage(model, settings).items()
-        if layer.kind in ("full", "latent")
-    )
-    growth = -(-growth // settings.dcp)
     parts = (
-        weight,
+        _weights_part(served),
         _exact("kv", rows, Message(key="size.formula_kv", params=_summed(kinds, state=False))),
         _exact("state", states, Message(key="size.formula_kv", params=_summed(kinds, state=True))),
-        _activations_part(model, settings),
-        _overhead_part(settings),
+        _activations_part(served, settings.context_len, settings.num_sequences),
+        _overhead_part(served.engine),
     )
     return Plan(
         settings=settings,
+        deployment=served,
         parts=parts,
         kinds=kinds,
-        num_ranks=settings.tp * settings.pp,
-        growth_bytes=growth,
-        warnings=(*model.warnings, *_warnings(model, settings)),
+        num_ranks=served.tp * served.pp,
+        growth_bytes=_growth_bytes(served),
+        warnings=(*model.warnings, *_warnings(served, settings)),
     )
 
 
-def budget_bytes(settings: Settings, memory_bytes: int) -> int:
-    """What an engine takes of a device: vLLM 0.9 of it, SGLang and TensorRT-LLM 0.9 in effect,
-    the others all, unless `utilization` says otherwise."""
-    share = settings.utilization
-    if share is None:
-        share = 0.9 if settings.engine in ("vllm", "sglang", "tensorrt-llm") else 1.0
-    return int(memory_bytes * share)
+def _growth_bytes(served: Deployment) -> int:
+    """What one more token of one sequence adds on a rank, before rounding."""
+    every = sum(
+        num * row_bytes.row_bytes(layer, served.k_format, served.v_format, tp=served.tp).total
+        for layer, num in served.layers.items()
+        if layer.kind in ("full", "latent")
+    )
+    return -(-every // served.dcp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,14 +172,16 @@ def _largest(
 ) -> Limit:
     """The largest value of `field` in `1 .. most` whose plan fits. Memory never falls as it grows
     and grows about evenly, so a straight line guesses well; halving makes it exact."""
-    reserve.check_settings(model, settings)
-    budget = budget_bytes(settings, memory_bytes)
-    fixed = _weights_part(model, settings).num_bytes + _overhead_part(settings).num_bytes
+    deployment.check_settings(model, settings)
+    served = deployment.resolve(model, settings)
+    budget = served.budget_bytes(memory_bytes)
+    fixed = _weights_part(served).num_bytes + _overhead_part(served.engine).num_bytes
+    lengths = {"context_len": settings.context_len, "num_sequences": settings.num_sequences}
 
     def need(value: int) -> int:
-        asked = replace(settings, **{field: value})
-        rows = sum(kind.num_bytes for kind in reserve.kinds(model, asked))
-        return fixed + rows + _activation_bytes(model, asked)[1]
+        asked = lengths | {field: value}
+        rows = sum(kind.num_bytes for kind in reserve.kinds(served, **asked))
+        return fixed + rows + _activation_bytes(served, **asked)[1]
 
     low, high = 1, most
     at_low, at_high = need(low), need(high)
@@ -219,15 +219,13 @@ def options_to_fit(model: ModelConfig, settings: Settings, memory_bytes: int) ->
     cache type, fewer sequences, a shorter context, more devices; each alone, those that do not
     suffice too."""
     changes: list[tuple[Message, Settings]] = []
-    own = model.weight_bits(
-        settings.weight_format, serving_engines.served_dtype(model, settings.engine)
-    )
+    served = deployment.resolve(model, settings)
+    own = model.weight_bits(settings.weight_format, served.dtype)
     for name in ("bf16", "int8", "int4"):
         if FORMATS[name].weight_bits < own:
             changes.append((_change("weights", name), replace(settings, weight_format=name)))
-    k_format, _ = reserve.formats(model, settings)
     for name in SMALLER_CACHES[settings.engine]:
-        if FORMATS[name].bits < FORMATS[k_format].bits:
+        if FORMATS[name].bits < FORMATS[served.k_format].bits:
             asked = replace(settings, kv_format=name, v_format=None)
             changes.append((_change("kv", name), asked))
     for key, found in (
@@ -266,25 +264,13 @@ def _exact(kind: str, num_bytes: int, formula: Message) -> Part:
     return Part(kind=kind, num_bytes=num_bytes, low=num_bytes, high=num_bytes, formula=formula)
 
 
-def _weights_part(model: ModelConfig, settings: Settings) -> Part:
-    return _weights(
-        model,
-        settings.weight_format,
-        settings.num_parameters,
-        settings.tp,
-        settings.pp,
-        settings.engine,
-    )
-
-
 @lru_cache(maxsize=256)
-def _weights(
-    model: ModelConfig, name: str, asked: int | None, tp: int, pp: int, engine: str
-) -> Part:
+def _weights_part(served: Deployment) -> Part:
     """Parameters x bits, shared over the ranks; with the number format's own scales where it has
     them, and as torch's allocator rounds where it is vLLM that loads them."""
-    dtype = serving_engines.served_dtype(model, engine)
-    bits, mean = weight_bits(name, dtype), model.weight_bits(name, dtype)
+    model, name, asked = served.model, served.weight_format, served.num_parameters
+    tp, pp = served.tp, served.pp
+    bits, mean = weight_bits(name, served.dtype), model.weight_bits(name, served.dtype)
     stored = is_auto(name)
     num = asked or model.num_parameters
     if num is None:
@@ -302,7 +288,7 @@ def _weights(
         key = "size.formula_weights_stored"
     if model.weights is None or asked:
         total = round(num * mean / 8 / tp / pp)
-    elif engine == "vllm":
+    elif served.engine == "vllm":
         groups = _stage_weights(model, pp)
         key = VLLM_FORMULA[key]
         total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers, stored=stored)
@@ -315,14 +301,16 @@ def _stage_weights(model: ModelConfig, pp: int) -> tuple[weights.WeightGroup, ..
     """The tensors of the stage that holds most: its share of every kind of layer, the tables."""
     if pp == 1:
         return model.weights
-    layers = max(len(s) for s in serving_engines.stage_layers(model.layers, pp))
+    layers = max(len(s) for s in deployment.stage_layers(model.layers, pp))
     return tuple(
         replace(g, count=-(-g.count * layers // model.num_layers)) if g.per_layer else g
         for g in model.weights
     )
 
 
-def _activation_bytes(model: ModelConfig, settings: Settings) -> tuple[int, int, int]:
+def _activation_bytes(
+    served: Deployment, context_len: int, num_sequences: int
+) -> tuple[int, int, int]:
     """(low, middle, high): what a forward of `batched_tokens` holds at once, and the logits of the
     rows that are sampled.
 
@@ -331,29 +319,18 @@ def _activation_bytes(model: ModelConfig, settings: Settings) -> tuple[int, int,
     logit). Measured on H100 at default flags: 4.8 to 5.6 GiB for dense text models of 32B and 70B,
     2.1 for one that profiles fewer sequences (llm-d-planner, empirical-vllm-memory-results).
     """
-    tokens = _batched_tokens(settings)
-    stream = tokens * (2 * model.hidden_size + 2 * -(-model.mlp_width // settings.tp)) * 2
+    model, tokens = served.model, served.batch_tokens(context_len, num_sequences)
+    stream = tokens * (2 * model.hidden_size + 2 * -(-model.mlp_width // served.tp)) * 2
     vocab = model.vocab_size or 0
-    if settings.engine == "vllm":
+    if served.engine == "vllm":
         return tuple(stream + rows * vocab * 36 for rows in (256, 768, 1024))
-    rows = min(settings.num_sequences, tokens)
+    rows = min(num_sequences, tokens)
     return tuple(times * stream + rows * vocab * 6 for times in (1, 2, 4))
 
 
-def _batched_tokens(settings: Settings) -> int:
-    """Tokens of one forward: what is asked, or the engine's default, and never more than there
-    are."""
-    default = {
-        "vllm": serving_engines.VLLM_BATCHED_TOKENS,
-        "llama.cpp": serving_engines.MICRO_BATCH,
-    }
-    tokens = settings.batched_tokens or default.get(settings.engine, 2048)
-    return min(tokens, settings.context_len * settings.num_sequences)
-
-
-def _activations_part(model: ModelConfig, settings: Settings) -> Part:
-    low, middle, high = _activation_bytes(model, settings)
-    tokens = f"{_batched_tokens(settings):,}"
+def _activations_part(served: Deployment, context_len: int, num_sequences: int) -> Part:
+    low, middle, high = _activation_bytes(served, context_len, num_sequences)
+    tokens = f"{served.batch_tokens(context_len, num_sequences):,}"
     return Part(
         kind="activations",
         num_bytes=middle,
@@ -379,8 +356,9 @@ OVERHEAD_MIB = {
 }
 
 
-def _overhead_part(settings: Settings) -> Part:
-    low, middle, high = (value * 1024**2 for value in OVERHEAD_MIB[settings.engine])
+@cache
+def _overhead_part(engine: str) -> Part:
+    low, middle, high = (value * 1024**2 for value in OVERHEAD_MIB[engine])
     if not high:
         return _exact("overhead", 0, Message(key="size.formula_no_overhead"))
     params = {"low": mib(low), "high": mib(high)}
@@ -393,9 +371,9 @@ def _overhead_part(settings: Settings) -> Part:
     )
 
 
-def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
+def _warnings(served: Deployment, settings: Settings) -> tuple[Message, ...]:
     """What the numbers assume, and what will not work."""
-    found = []
+    model, found = served.model, []
     if model.stored is not None and is_auto(settings.weight_format):
         stored = model.stored
         params = {"key": stored.source, "method": stored.method, "bits": f"{stored.bits:.4g}"}
@@ -404,10 +382,9 @@ def _warnings(model: ModelConfig, settings: Settings) -> tuple[Message, ...]:
         lengths = {"context": settings.context_len, "limit": model.max_context_len}
         params = {name: grouped(length) for name, length in lengths.items()}
         found.append(Message(key="size.warn_context", params=params))
-    k_format, _ = reserve.formats(model, settings)
-    known = serving_engines.CACHE_FORMATS.get(settings.engine)
-    if known is not None and settings.kv_format != "auto" and k_format not in known:
-        params = {"engine": settings.engine, "name": k_format, "known": ", ".join(known)}
+    known = deployment.CACHE_FORMATS.get(settings.engine)
+    if known is not None and settings.kv_format != "auto" and served.k_format not in known:
+        params = {"engine": settings.engine, "name": served.k_format, "known": ", ".join(known)}
         found.append(Message(key="size.warn_cache_format", params=params))
     rows = [layer for layer in model.layer_counts if layer.num_kv_heads and layer.kind != "latent"]
     if any(layer.num_kv_heads < settings.tp for layer in rows):

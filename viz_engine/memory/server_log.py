@@ -4,7 +4,7 @@
 for a model, and where they differ names the cause that makes them equal, if one does. A log is
 data: nothing of it runs, no line is kept longer than LINE_CHARS. It knows nothing of pages.
 
-    from viz_engine.memory import logs
+    from viz_engine.memory import server_log
     from viz_engine.model import config
     log = logs.read(open("server.log").read())
     for line in logs.compare(log, config.preset("llama-3.1-8b")):
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from viz_engine.memory import serving_engines
+from viz_engine.memory.deployment import Deployment, Settings, resolve
 from viz_engine.model import weights
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.formats import weight_bits
@@ -307,25 +308,28 @@ def _changes(log: Log, model: ModelConfig) -> Iterator[tuple[str, str, dict[str,
         yield "block", str(length), {"block_len": length, "page_len": length}
 
 
-def _vllm(model: ModelConfig, said: Mapping[str, object]) -> serving_engines.VllmPool:
-    has_state = any(x.conv_elements or x.recurrent_elements for x in model.layer_counts)
-    length = (
-        serving_engines.VLLM_BLOCK_LEN
-        if has_state
-        else said.get("block_len", serving_engines.VLLM_BLOCK_LEN)
-    )
-    return serving_engines.vllm_pool(
-        model,
-        max_model_len=said.get("max_model_len", 1),
+def _served(engine: str, model: ModelConfig, said: Mapping[str, object]) -> Deployment:
+    """The deployment that a log's settings describe."""
+    block = "page_len" if engine == "sglang" else "block_len"
+    settings = Settings(
+        context_len=1,
+        engine=engine,
         kv_format=said.get("kv_format", "auto"),
         tp=said.get("tp", 1),
-        pp=said.get("pp", 1),
+        pp=said.get("pp", 1) if engine == "vllm" else 1,
         dcp=said.get("dcp", 1),
-        block_len=length,
-        batched_tokens=said.get("batched_tokens", serving_engines.VLLM_BATCHED_TOKENS),
-        hybrid=None if said.get("window_cache", True) else False,
-        num_draft_layers=said.get("drafts", 0),
+        block_len=said.get(block),
+        batched_tokens=said.get("batched_tokens"),
+        window_cache=said.get("window_cache", True),
+        draft_layers=bool(said.get("drafts")),
     )
+    return resolve(model, settings)
+
+
+def _vllm(model: ModelConfig, said: Mapping[str, object]) -> serving_engines.VllmPool:
+    if any(x.conv_elements or x.recurrent_elements for x in model.layer_counts):
+        said = {**said, "block_len": None}  # what a log says is the length grown for the state
+    return serving_engines.vllm_pool(_served("vllm", model, said), said.get("max_model_len", 1))
 
 
 def _from_available(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple:
@@ -358,10 +362,10 @@ def _longest(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> t
     free = log.last("available")
     if free is None:
         return None
-    asked = {"upper": said.get("max_model_len", 2**24), "tp": said.get("tp", 1)}
-    asked |= {"kv_format": said.get("kv_format", "auto")}
+    named = {key: said[key] for key in ("tp", "kv_format") if key in said}
+    served, upper = _served("vllm", model, named), said.get("max_model_len", 2**24)
     return tuple(
-        serving_engines.vllm_longest(model, int(free.value + sign * free.slack), **asked)
+        serving_engines.vllm_longest(served, int(free.value + sign * free.slack), upper=upper)
         for sign in (-1, 1)
     )
 
@@ -391,17 +395,21 @@ def _llama(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tup
     """Of the part that the line speaks of: one of a cache in two parts, the whole, or the state."""
     facts = finding.facts
     stated = said["kv_format"] if said.get("forced") else None
-    expanded = any(x.kind == "latent" for x in model.layer_counts)
+    settings = Settings(
+        context_len=1,
+        engine="llama.cpp",
+        kv_format=stated or facts.get("k_format", "f16"),
+        v_format=stated or facts.get("v_format", "f16"),
+        batched_tokens=said.get("micro_batch"),
+        window_cache=said.get("window_cache", finding.kind == "kv_part"),
+    )
+    expanded = any(x.kind == "latent" for x in model.layer_counts) and "V (" in finding.line
     cache = serving_engines.llama_cache(
-        model,
+        resolve(model, settings),
         num_cells=said["n_ctx"] if "n_ctx" in said else facts["cells"],
         num_sequences=said.get("n_seq", 1),
-        k_format=stated or facts.get("k_format", "f16"),
-        v_format=stated or facts.get("v_format", "f16"),
-        micro_batch=said.get("micro_batch", serving_engines.MICRO_BATCH),
         pad_cells=serving_engines.OLD_PAD_CELLS,
-        window_cache=said.get("window_cache", finding.kind == "kv_part"),
-        latent=said.get("latent", "expanded" if expanded and "V (" in finding.line else "latent"),
+        latent=said.get("latent", "expanded" if expanded else "latent"),
     )
     if finding.kind == "state_size":
         return (cache.state_bytes,) * 2
@@ -422,11 +430,8 @@ def _model_size(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -
 def _sglang(part: str) -> Callable:
     def make(model: ModelConfig, said: Mapping) -> float:
         pool = serving_engines.sglang_pool(
-            model,
+            _served("sglang", model, said),
             num_tokens=said.get("sglang_tokens", 0),
-            kv_format=said.get("kv_format", "auto"),
-            tp=said.get("tp", 1),
-            page_len=said.get("page_len", 1),
             num_state_slots=said.get("mamba_slots", 0),
         )
         return getattr(pool, part)
@@ -435,12 +440,7 @@ def _sglang(part: str) -> Callable:
 
 
 def _trt(model: ModelConfig, said: Mapping) -> serving_engines.TrtPool:
-    return serving_engines.trt_pool(
-        model,
-        kv_format=said.get("kv_format", "auto"),
-        tp=said.get("tp", 1),
-        block_len=said.get("block_len", serving_engines.TRT_BLOCK_LEN),
-    )
+    return serving_engines.trt_pool(_served("tensorrt-llm", model, said))
 
 
 def _trt_blocks(finding: Finding, log: Log, model: ModelConfig, said: Mapping) -> tuple:

@@ -9,73 +9,19 @@ Try it: `python -m viz_engine size --model llama-3.1-8b --context 8192 --engine 
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from viz_engine.memory import row_bytes
-from viz_engine.model.config import ModelConfig
-from viz_engine.model.formats import cache_format
+from viz_engine.memory.deployment import Deployment
 from viz_engine.model.spec import LayerSpec
 from viz_engine.text import UserError
 
-ENGINES = ("exact", "transformers", "vllm", "sglang", "llama.cpp", "tensorrt-llm")
-PRODUCTS = {  # their names, which are not translated; "exact" is none
-    "transformers": "transformers",
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "llama.cpp": "llama.cpp",
-    "tensorrt-llm": "TensorRT-LLM",
-}
-# Those that can keep V in another format than K.
-APART = ("exact", "llama.cpp")
-# Formats that each one can keep its cache in, beside the model's own type; "exact" any.
-CACHE_FORMATS = {
-    "transformers": ("f32", "bf16", "f16", "int8", "int4", "int2"),
-    "vllm": ("bf16", "f16", "fp8", "fp8_per_token_head", "int8_per_token_head", "nvfp4"),
-    "sglang": ("bf16", "f16", "fp8", "int8", "int8_token_head_f16", "mxfp4", "nvfp4"),
-    "llama.cpp": ("f32", "bf16", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
-    "tensorrt-llm": ("bf16", "f16", "fp8", "int8", "nvfp4"),
-}
-VLLM_BLOCK_LEN = 16
-VLLM_BATCHED_TOKENS = 8192  # --max-num-batched-tokens of a server on a large GPU; 2048 on others
-TRT_BLOCK_LEN = 32
-MICRO_BATCH = 512  # llama.cpp -ub
 PAD_CELLS = 256  # llama.cpp with flash attention, and its window cache always
 OLD_PAD_CELLS = 32  # llama.cpp without flash attention, before late 2025
 # More than this times the fewest layers of a kind, and vLLM makes groups of the fewest.
 GROUP_RATIO = 1.5
-
-
-def served_dtype(model: ModelConfig, engine: str) -> str:
-    """The type that weights and cache have unless asked otherwise: the model's own; servers load
-    a 32-bit model in 16 bits (vLLM `_get_and_verify_dtype`, SGLang and TensorRT-LLM likewise)."""
-    wide = model.dtype == "f32" and engine in ("vllm", "sglang", "tensorrt-llm")
-    return "f16" if wide else model.dtype
-
-
-def stage_layers(layers: tuple[LayerSpec, ...], pp: int) -> tuple[tuple[LayerSpec, ...], ...]:
-    """The layers of each pipeline stage. A remainder goes to the stages before the last, from the
-    back, as vLLM's `get_pp_indices` does. Raises UserError where a stage would be empty."""
-    if pp > len(layers):
-        raise UserError("error.size_pp", pp=pp, layers=len(layers))
-    sizes = [len(layers) // pp] * pp
-    for i in range(len(layers) % pp):
-        sizes[-2 - i if pp > 1 else 0] += 1
-    starts = [sum(sizes[:i]) for i in range(pp)]
-    return tuple(layers[a : a + n] for a, n in zip(starts, sizes, strict=True))
-
-
-def stage_counts(
-    model: ModelConfig, pp: int, last: tuple[LayerSpec, ...] = ()
-) -> tuple[Mapping[LayerSpec, int], ...]:
-    """How many layers of each sort every pipeline stage holds; `last` are more of the last one."""
-    if pp == 1:
-        counts = model.layer_counts
-        return (Counter(counts) + Counter(last) if last else counts,)
-    stages = stage_layers(model.layers, pp)
-    return tuple(Counter(s) for s in (*stages[:-1], stages[-1] + last))
 
 
 # --- vLLM -------------------------------------------------------------------------------------
@@ -133,66 +79,26 @@ class VllmPool:
 
 
 @lru_cache(maxsize=1024)
-def vllm_pool(
-    model: ModelConfig,
-    *,
-    max_model_len: int,
-    kv_format: str = "auto",
-    tp: int = 1,
-    pp: int = 1,
-    dcp: int = 1,
-    block_len: int = VLLM_BLOCK_LEN,
-    batched_tokens: int = VLLM_BATCHED_TOKENS,
-    hybrid: bool | None = None,
-    num_draft_layers: int = 0,
-    num_draft_tokens: int = 0,
-    state_blocks: int = 1,
-    cross_len: int | None = None,
-) -> VllmPool:
-    """The pool of one rank (of the pipeline stage that needs most).
+def vllm_pool(served: Deployment, context_len: int, hybrid: bool | None = None) -> VllmPool:
+    """The pool of one rank (of the pipeline stage that needs most), `context_len` being the longest
+    request.
 
     `hybrid` off counts window and chunked layers as full; None is vLLM's default: on, except for
-    chunked layers. `state_blocks`: 1 without prefix caching, 2 with ("align"), and one more for
-    each drafted token. `cross_len`: tokens of an image or of the encoder, where the config does
-    not say. Raises UserError where the pages of a model cannot be made equal.
+    chunked layers and where window caches are off. State blocks: 1 without prefix caching, 2 with
+    ("align"), and one more for each drafted token. Raises UserError where the pages of a model
+    cannot be made equal.
     """
-    dtype = served_dtype(model, "vllm")
-    drafts = model.draft_layers[:num_draft_layers] or ()
-    if num_draft_layers > len(drafts):
-        grown = next((x for x in reversed(model.layers) if x.kind in ("full", "latent")), None)
-        drafts = (grown,) * num_draft_layers if grown else ()
-    ask = _VllmAsk(
-        max_model_len=max_model_len,
-        format=cache_format(dtype if kv_format == "auto" else kv_format),
-        conv_format=dtype,
-        recurrent_format=model.recurrent_format,
-        tp=tp,
-        dcp=dcp,
-        block_len=block_len,
-        batched_tokens=batched_tokens,
-        hybrid=hybrid,
-        num_draft_tokens=num_draft_tokens,
-        state_blocks=state_blocks + num_draft_tokens,
-        cross_len=cross_len,
-    )
-    pools = [ask.pool(stage) for stage in stage_counts(model, pp, drafts + model.cross_layers)]
-    return max(pools, key=lambda pool: pool.block_bytes)
+    if hybrid is None and not served.window_cache:
+        hybrid = False
+    ask = _VllmAsk(served=served, context_len=context_len, hybrid=hybrid)
+    return max((ask.pool(stage) for stage in served.stages), key=lambda pool: pool.block_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _VllmAsk:
-    max_model_len: int
-    format: str
-    conv_format: str
-    recurrent_format: str
-    tp: int
-    dcp: int
-    block_len: int
-    batched_tokens: int
+    served: Deployment
+    context_len: int
     hybrid: bool | None
-    num_draft_tokens: int
-    state_blocks: int
-    cross_len: int | None
 
     def pool(self, counts: Mapping[LayerSpec, int]) -> VllmPool:
         """The pool of a stage whose layers `counts` counts."""
@@ -217,7 +123,7 @@ class _VllmAsk:
                 group_size=sum(nums),
                 groups=(self._group(layers[0], sum(nums), block_len),),
                 state_page_bytes=0,
-                context_parallel=self.dcp,
+                context_parallel=self.served.dcp,
             )
         page = max(pages, default=state_page)
         kinds = [
@@ -240,7 +146,7 @@ class _VllmAsk:
             group_size=size,
             groups=tuple(groups),
             state_page_bytes=state_page,
-            context_parallel=self.dcp,
+            context_parallel=self.served.dcp,
         )
 
     def _seen(self, layer: LayerSpec, counts: Mapping[LayerSpec, int]) -> LayerSpec:
@@ -253,24 +159,25 @@ class _VllmAsk:
         return replace(layer, kind="full", window=None) if off and others else layer
 
     def _row(self, layer: LayerSpec) -> int:
-        return row_bytes.row_bytes(layer, self.format, self.format, tp=self.tp).total
+        served = self.served
+        return row_bytes.row_bytes(layer, served.k_format, served.k_format, tp=served.tp).total
 
     def _state_bytes(self, layer: LayerSpec) -> int:
         return row_bytes.state_bytes(
             layer,
-            self.conv_format,
-            self.recurrent_format,
-            tp=self.tp,
-            extra_columns=self.num_draft_tokens,
+            self.served.conv_format,
+            self.served.recurrent_format,
+            tp=self.served.tp,
+            extra_columns=self.served.num_draft_tokens,
         ).total
 
     def _grown_block(self, attention: list[LayerSpec], state_page: int) -> int:
         """`align x ceil(state page / (align x bytes of a token))` where that is more."""
         if not attention or not state_page:
-            return self.block_len
+            return self.served.block_len
         row = max(self._row(x) for x in attention)
-        align = self.block_len
-        return max(self.block_len, align * math.ceil(state_page / (align * row)))
+        align = self.served.block_len
+        return max(align, align * math.ceil(state_page / (align * row)))
 
     @staticmethod
     def _page_block(page: int, largest: int, block_len: int) -> int:
@@ -281,18 +188,18 @@ class _VllmAsk:
 
     def _group(self, layer: LayerSpec | None, num_layers: int, block_len: int) -> VllmGroup:
         kind = "state" if layer is None else layer.kind
-        length = self.max_model_len
+        length = self.context_len
         if kind == "state":
-            blocks = self.state_blocks
+            blocks = self.served.state_blocks + self.served.num_draft_tokens
         elif kind == "sliding":
-            seen = min(layer.window - 1 + self.batched_tokens, length)
+            seen = min(layer.window - 1 + self.served.batched_tokens, length)
             blocks = math.ceil(seen / block_len) + 1
         elif kind == "chunked":
-            blocks = math.ceil(min(layer.window + self.batched_tokens, length) / block_len)
+            blocks = math.ceil(min(layer.window + self.served.batched_tokens, length) / block_len)
         elif kind == "cross":
-            blocks = math.ceil((layer.fixed_len or self.cross_len or 0) / block_len)
+            blocks = math.ceil((layer.fixed_len or self.served.cross_len or 0) / block_len)
         else:
-            blocks = math.ceil(math.ceil(length / self.dcp) / block_len)
+            blocks = math.ceil(math.ceil(length / self.served.dcp) / block_len)
         return VllmGroup(
             kind=kind, num_layers=num_layers, block_len=block_len, blocks_per_request=blocks
         )
@@ -312,16 +219,13 @@ def vllm_available_bytes(
     return int(usable - weight_bytes - non_torch_bytes - activation_bytes)
 
 
-def vllm_longest(
-    model: ModelConfig, available_bytes: int, *, upper: int, **settings: object
-) -> int:
+def vllm_longest(served: Deployment, available_bytes: int, *, upper: int) -> int:
     """ "estimated maximum model length": the longest request that `available_bytes` hold, at most
     `upper`; 0: not even one token."""
     low, high = 0, upper
     while low < high:
         middle = (low + high + 1) // 2
-        pool = vllm_pool(model, max_model_len=middle, **settings)
-        if pool.request_bytes <= available_bytes:
+        if vllm_pool(served, middle).request_bytes <= available_bytes:
             low = middle
         else:
             high = middle - 1
@@ -358,54 +262,44 @@ def pad(value: int, multiple: int) -> int:
 
 
 def llama_cache(
-    model: ModelConfig,
+    served: Deployment,
     *,
     num_cells: int,
     num_sequences: int = 1,
-    k_format: str = "f16",
-    v_format: str = "f16",
-    window_format: str | None = None,
-    micro_batch: int = MICRO_BATCH,
     pad_cells: int = PAD_CELLS,
-    window_cache: bool = True,
-    unified: bool = True,
     latent: str = "latent",
     state_format: str = "f32",
-    num_planes: int = 1,
     cross_format: str | None = None,
 ) -> LlamaCache:
     """llama.cpp's caches for `num_cells` of context in all slots together (`n_ctx`).
 
-    Window layers get `pad256(min(n_ctx, window x slots + micro-batch))` cells; without
-    `window_cache` (builds before May 2025, ik_llama.cpp, `--swa-full`) as many as full layers.
-    With `unified` off every slot has its own cells: `n_ctx / slots` and `window + micro-batch`.
-    States are f32, once a slot and plane (1 + speculative snapshots). `latent`: see
-    `row_bytes.row_bytes`.
+    Window layers get `pad256(min(n_ctx, window x slots + micro-batch))` cells; without window
+    caches (builds before May 2025, ik_llama.cpp, `--swa-full`) as many as full layers. States are
+    kept once a slot and plane (1 + speculative snapshots). `latent`: see `row_bytes.row_bytes`.
     """
-    streams = 1 if unified else num_sequences
-    cells = pad(-(-num_cells // streams), pad_cells)
-    slots = num_sequences if unified else 1
+    cells = pad(num_cells, pad_cells)
+    planes = num_sequences * (1 + served.num_draft_tokens)
     full = window = cross = conv = recurrent = window_cells = 0
-    for layer, num in model.layer_counts.items():
-        row = row_bytes.row_bytes(layer, k_format, v_format, latent=latent, sparse_fp8=False)
+    for layer, num in served.model.layer_counts.items():
+        row = row_bytes.row_bytes(
+            layer, served.k_format, served.v_format, latent=latent, sparse_fp8=False
+        )
         if layer.kind in ("sliding", "chunked"):
-            own = pad(min(cells, layer.window * slots + micro_batch), PAD_CELLS)
-            own = own if window_cache else cells
+            own = pad(min(cells, layer.window * num_sequences + served.batched_tokens), PAD_CELLS)
+            own = own if served.window_cache else cells
             window_cells = max(window_cells, own)
-            if window_format is not None:
-                row = row_bytes.row_bytes(layer, window_format, window_format)
-            window += num * own * streams * row.total
+            window += num * own * row.total
         elif layer.kind == "cross":
-            name = cross_format or k_format
+            name = cross_format or served.k_format
             cross += num * (layer.fixed_len or 0) * row_bytes.row_bytes(layer, name, name).total
         else:
-            full += num * cells * streams * row.total
+            full += num * cells * row.total
         state = row_bytes.state_bytes(layer, state_format, state_format)
-        conv += num * state.conv * num_sequences * num_planes
-        recurrent += num * state.recurrent * num_sequences * num_planes
+        conv += num * state.conv * planes
+        recurrent += num * state.recurrent * planes
     return LlamaCache(
-        cells=cells * streams,
-        window_cells=window_cells * streams,
+        cells=cells,
+        window_cells=window_cells,
         full_bytes=full,
         window_bytes=window,
         cross_bytes=cross,
@@ -433,40 +327,26 @@ class SglangPool:
         return self.key_bytes + self.value_bytes + self.index_bytes
 
 
-def sglang_format(name: str) -> str:
-    """SGLang's int8 cache keeps a scale for each token and head beside the numbers."""
-    return "int8_token_head_f16" if name == "int8" else name
-
-
 def sglang_pool(
-    model: ModelConfig,
+    served: Deployment,
     *,
     num_tokens: int,
-    kv_format: str = "auto",
-    tp: int = 1,
-    pp: int = 1,
-    page_len: int = 1,
     num_state_slots: int = 0,
-    conv_format: str | None = None,
-    recurrent_format: str | None = None,
     max_running: int = 0,
     max_context_len: int = 0,
 ) -> SglangPool:
     """`(tokens + page) x bytes` for K and for V, states for one slot more than asked, and the
     table from requests to tokens, `(max_running + 1) x (context + 4) x 4` bytes."""
-    dtype = served_dtype(model, "sglang")
-    name = sglang_format(cache_format(dtype if kv_format == "auto" else kv_format))
-    held = num_tokens + page_len
+    held = num_tokens + served.block_len
     slots = num_state_slots + 1 if num_state_slots else 0
     key = value = index = conv = recurrent = 0
-    counts = max(stage_counts(model, pp), key=lambda stage: sum(stage.values()))
-    for layer, num in counts.items():
-        row = row_bytes.row_bytes(layer, name, name, tp=tp)
+    for layer, num in served.layers.items():
+        row = row_bytes.row_bytes(layer, served.k_format, served.v_format, tp=served.tp)
         key += num * held * row.key
         value += num * held * row.value
         index += num * held * row.index
         state = row_bytes.state_bytes(
-            layer, conv_format or dtype, recurrent_format or model.recurrent_format, tp=tp
+            layer, served.conv_format, served.recurrent_format, tp=served.tp
         )
         conv += num * slots * state.conv
         recurrent += num * slots * state.recurrent
@@ -500,19 +380,13 @@ class TrtPool:
         return math.ceil(num_tokens / self.block_len) * self.block_bytes
 
 
-def trt_pool(
-    model: ModelConfig,
-    *,
-    kv_format: str = "auto",
-    tp: int = 1,
-    pp: int = 1,
-    block_len: int = TRT_BLOCK_LEN,
-) -> TrtPool:
+def trt_pool(served: Deployment) -> TrtPool:
     """A block holds `block_len` tokens of all layers of a stage."""
-    dtype = served_dtype(model, "tensorrt-llm")
-    name = cache_format(dtype if kv_format == "auto" else kv_format)
     row = max(
-        sum(num * row_bytes.row_bytes(x, name, name, tp=tp).total for x, num in stage.items())
-        for stage in stage_counts(model, pp)
+        sum(
+            num * row_bytes.row_bytes(x, served.k_format, served.v_format, tp=served.tp).total
+            for x, num in stage.items()
+        )
+        for stage in served.stages
     )
-    return TrtPool(block_len=block_len, block_bytes=block_len * row)
+    return TrtPool(block_len=served.block_len, block_bytes=served.block_len * row)

@@ -1,7 +1,7 @@
-"""A bill as pictures: the curves, a run's memory over time, each with its text.
+"""An estimate as pictures: the curves, a run's memory over time, each with its text.
 
-Functions of a `Bill` (or a run) and `say`, which looks up a text; a picture comes with a sentence
-for those who cannot see it. It knows nothing of Streamlit.
+Functions of an `Estimate` (or a run) and `say`, which looks up a text; a picture comes with a
+sentence for those who cannot see it. It knows nothing of Streamlit.
 
 Try it: tests/memory/test_estimate.py draws every model
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from viz_engine.analysis.memory_account import Account
 from viz_engine.memory import estimate
-from viz_engine.memory.estimate import Bill
+from viz_engine.memory.estimate import Estimate
 from viz_engine.run.log import RunLog
 from viz_engine.text import grouped
 from viz_engine.view import charts
@@ -22,7 +22,7 @@ Say = Callable[..., str]
 Picture = tuple[charts.Figure, str]  # and its text
 
 
-def curves(found: Bill, name: str, say: Say, theme: str) -> Picture:
+def curves(found: Estimate, name: str, say: Say, theme: str) -> Picture:
     """Cache and everything over the `context` or the `sequences`, the ceiling as a line."""
     settings, budget = found.choice.settings, found.choice.budget_bytes
     if name == "context":

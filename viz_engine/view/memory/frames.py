@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from viz_engine.memory import estimate
-from viz_engine.memory.estimate import Bill, Choice
+from viz_engine.memory.estimate import Choice, Estimate
 from viz_engine.text import UserError, grouped
 from viz_engine.view import charts
 from viz_engine.view.charts import bytes_text, short_count
@@ -43,7 +43,7 @@ PARTS = {
 ROOM = 1.14  # of an axis: what is left free behind the longest bar for its total
 
 
-def bar(name: str, found: Bill, say: Say) -> Bar:
+def bar(name: str, found: Estimate, say: Say) -> Bar:
     """A choice as a bar: its parts in the order in which they are stacked, the total at its end,
     the range of the estimates, what the engine may use. Bytes are of one device."""
     settings, plan = found.choice.settings, found.plan
@@ -77,7 +77,7 @@ def reach(shown: Bar) -> int:
     return max(shown["spread"][1], shown["total"], shown["ceiling"], 1)
 
 
-def frame(name: str, found: Bill, say: Say, language: str, *, at_least: int = 0) -> Frame:
+def frame(name: str, found: Estimate, say: Say, language: str, *, at_least: int = 0) -> Frame:
     """What stands on the page for a choice. The axis goes `at_least` so far: as far as the bars
     that stand beside this one."""
     shown = bar(name, found, say)

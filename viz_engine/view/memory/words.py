@@ -1,7 +1,7 @@
-"""A bill in words: cards, notices and tables of the memory page, in the visitor's language.
+"""An estimate in words: cards, notices and tables of the memory page, in the visitor's language.
 
-Functions of a `Bill` (or of what is beside it) and `say`, which looks up a text. Every number says
-what it is and opens to its formula with the numbers filled in. It knows nothing of Streamlit.
+Functions of an `Estimate` (or of what is beside it) and `say`, which looks up a text. Every number
+says what it is and opens to its formula with the numbers filled in. It knows nothing of Streamlit.
 
 Try it: `python -c "from viz_engine.view.memory import words; \
 print(words.time_text(0.0042))"`
@@ -9,11 +9,11 @@ print(words.time_text(0.0042))"`
 
 from collections.abc import Callable, Sequence
 
-from viz_engine.memory import capacity, estimate, reserve, row_bytes, serving_engines
+from viz_engine.memory import capacity, deployment, estimate, row_bytes
 from viz_engine.memory import plan as memory_plan
 from viz_engine.memory.capacity import StepTime
 from viz_engine.memory.devices import Device, Figure
-from viz_engine.memory.estimate import Bill, Service
+from viz_engine.memory.estimate import Estimate, Service
 from viz_engine.memory.plan import Limit, Option
 from viz_engine.model.config import ModelConfig
 from viz_engine.text import grouped, mib, three
@@ -43,10 +43,10 @@ def count(value: int) -> str:
 
 def engine_name(name: str, say: Say) -> str:
     """An engine as its makers write it."""
-    return serving_engines.PRODUCTS.get(name) or say(f"mem.engine.{name}")
+    return deployment.PRODUCTS.get(name) or say(f"mem.engine.{name}")
 
 
-def choice_line(name: str, found: Bill, say: Say) -> str:
+def choice_line(name: str, found: Estimate, say: Say) -> str:
     """A choice in one line: model, lengths, devices, how they share it, engine."""
     settings, choice = found.choice.settings, found.choice
     return " · ".join(
@@ -92,7 +92,7 @@ def billions(num: int) -> str:
 # ---- cards -------------------------------------------------------------------------------------
 
 
-def cards(found: Bill, say: Say, language: str) -> list[Number]:
+def cards(found: Estimate, say: Say, language: str) -> list[Number]:
     """The eight numbers beside the bar."""
     choice, settings = found.choice, found.choice.settings
     context, sequences = count(settings.context_len), count(settings.num_sequences)
@@ -107,7 +107,7 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
             note=_request_note(found, say),
             formula="\n".join(
                 [
-                    *cache_lines(choice.model, found.request, say, language),
+                    *cache_lines(found.request, say, language),
                     *_held_lines(found, found.request.kv_bytes, found.request_bytes, say),
                 ]
             ),
@@ -116,14 +116,14 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
             label=say("mem.card.longest"),
             help=say("mem.card.longest_help"),
             tag=say("mem.predicted"),
-            **_limit(found, found.longest, reserve.MAX_CONTEXT, say),
+            **_limit(found, found.longest, deployment.MAX_CONTEXT, say),
             note=say("mem.longest_note", sequences=sequences),
         ),
         Number(
             label=say("mem.card.most"),
             help=say("mem.card.most_help"),
             tag=say("mem.predicted"),
-            **_limit(found, found.most, reserve.MAX_SEQUENCES, say),
+            **_limit(found, found.most, deployment.MAX_SEQUENCES, say),
             note=say("mem.most_note", context=context, half=_limit_text(found.most_twice, say))
             if choice.knows_weights
             else "",
@@ -138,7 +138,7 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
             note=say("mem.growth_note"),
             formula="\n".join(
                 [
-                    *cache_lines(choice.model, found.request, say, language, rows=False),
+                    *cache_lines(found.request, say, language, rows=False),
                     *_held_lines(found, found.request.growth_bytes, found.growth_bytes, say),
                 ]
             ),
@@ -160,7 +160,7 @@ def cards(found: Bill, say: Say, language: str) -> list[Number]:
     ]
 
 
-def _request_note(found: Bill, say: Say) -> str:
+def _request_note(found: Estimate, say: Say) -> str:
     """Which of the two sizes it is, where the engine reserves more than the plain rows."""
     settings = found.choice.settings
     if found.reserved_bytes == found.rank_request.kv_bytes:
@@ -169,7 +169,7 @@ def _request_note(found: Bill, say: Say) -> str:
     return say("mem.request_reserved", engine=engine, size=size)
 
 
-def _held_lines(found: Bill, once: int, held: int, say: Say) -> list[str]:
+def _held_lines(found: Estimate, once: int, held: int, say: Say) -> list[str]:
     """The step from bytes of the whole model to those of all ranks, where some hold the same."""
     if held == once:
         return []
@@ -177,7 +177,7 @@ def _held_lines(found: Bill, once: int, held: int, say: Say) -> list[str]:
     return [say("mem.formula.held_twice", tp=tp, rank=mib(held // tp), total=mib(held))]
 
 
-def _total_card(found: Bill, say: Say, language: str) -> Number:
+def _total_card(found: Estimate, say: Say, language: str) -> Number:
     plan, choice = found.plan, found.choice
     budget, total = choice.budget_bytes, plan.total_bytes
     known = choice.knows_weights
@@ -221,16 +221,12 @@ def sum_line(plan: memory_plan.Plan, say: Say) -> str:
     return say("mem.formula.sum", parts=parts, total=bytes_text(plan.total_bytes))
 
 
-def cache_lines(
-    model: ModelConfig, plan: memory_plan.Plan, say: Say, language: str, *, rows: bool = True
-) -> list[str]:
+def cache_lines(plan: memory_plan.Plan, say: Say, language: str, *, rows: bool = True) -> list[str]:
     """How a plan's cache comes about, a line for each kind of layer: bytes of a token, and with
     `rows` the tokens held. `plan` is of one device, nothing rounded."""
-    k_format, v_format = reserve.formats(model, plan.settings)
-    layers = {(x.kind, x.window): x for x in reserve.stage(model, plan.settings) if x.num_kv_heads}
     lines = []
     for row in plan.kinds:
-        layer = layers.get((row.kind, row.window))
+        layer = row.layer
         if layer is None:
             lines.append(row.formula.text(language) if rows else "")
             continue
@@ -240,11 +236,11 @@ def cache_lines(
             "layers": row.num_layers,
             "key": layer.key_dim,
             "value": layer.value_dim,
-            "k_format": k_format,
+            "k_format": plan.deployment.k_format,
             "row": count(row.row_bytes * row.num_layers),
         }
         key = "mem.formula.latent" if row.kind == "latent" else "mem.formula.layer"
-        line = say(key, heads=layer.num_kv_heads, v_format=v_format, **params)
+        line = say(key, heads=layer.num_kv_heads, v_format=plan.deployment.v_format, **params)
         if rows:
             line += " " + say(
                 "mem.formula.kept",
@@ -260,7 +256,7 @@ def _limit_text(limit: Limit, say: Say) -> str:
     return say("mem.unbounded") if limit.unbounded else count(limit.value)
 
 
-def _limit(found: Bill, limit: Limit, most: int, say: Say) -> dict[str, str]:
+def _limit(found: Estimate, limit: Limit, most: int, say: Say) -> dict[str, str]:
     """An inverse as the value, tone and formula of its card; without the weights there is none."""
     if not found.choice.knows_weights:
         return {"value": "-"}
@@ -271,7 +267,7 @@ def _limit(found: Bill, limit: Limit, most: int, say: Say) -> dict[str, str]:
     }
 
 
-def _limit_formula(found: Bill, limit: Limit, most: int, say: Say) -> str:
+def _limit_formula(found: Estimate, limit: Limit, most: int, say: Say) -> str:
     budget = bytes_text(found.choice.budget_bytes)
     if limit.unbounded:
         return say("mem.formula.inverse_all", value=count(most))
@@ -281,7 +277,9 @@ def _limit_formula(found: Bill, limit: Limit, most: int, say: Say) -> str:
     return say("mem.formula.inverse", budget=budget, value=count(limit.value), total=total)
 
 
-def _time_card(name: str, found: Bill, time: StepTime | None, say: Say, language: str) -> Number:
+def _time_card(
+    name: str, found: Estimate, time: StepTime | None, say: Say, language: str
+) -> Number:
     label, help_text = say(f"mem.card.{name}"), say(f"mem.card.{name}_help")
     if time is None:
         why = estimate.why_no_time(found.choice).text(language)
@@ -301,7 +299,7 @@ def _time_card(name: str, found: Bill, time: StepTime | None, say: Say, language
     )
 
 
-def time_lines(found: Bill, time: StepTime, say: Say) -> list[str]:
+def time_lines(found: Estimate, time: StepTime, say: Say) -> list[str]:
     """The formula of a step's least time with its numbers."""
     lines = [
         say(
@@ -338,7 +336,7 @@ def time_lines(found: Bill, time: StepTime, say: Say) -> list[str]:
 # ---- notices and tables ------------------------------------------------------------------------
 
 
-def accident_notices(found: Bill, say: Say) -> list[tuple[str, str, str]]:
+def accident_notices(found: Estimate, say: Say) -> list[tuple[str, str, str]]:
     """The three accidents as (tone, heading, text)."""
     shown = []
     for accident in estimate.accidents(found):
@@ -356,7 +354,7 @@ def accident_notices(found: Bill, say: Say) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _cache_name(found: Bill, say: Say) -> str:
+def _cache_name(found: Estimate, say: Say) -> str:
     """Whose size it is that grows: the rows themselves, or what the engine reserves for them."""
     engine = found.choice.settings.engine
     if engine == "exact":
@@ -364,7 +362,7 @@ def _cache_name(found: Bill, say: Say) -> str:
     return say("mem.cache_reserved", engine=engine_name(engine, say))
 
 
-def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
+def compare_table(bills: Sequence[tuple[str, Estimate]], say: Say) -> str:
     """Choices side by side, a row each."""
     head = [say(f"mem.col.{name}") for name in ("choice", "needs", "kv", "longest", "most")]
     head += [say("mem.col.ttft"), say("mem.col.itl")]
@@ -383,8 +381,8 @@ def compare_table(bills: Sequence[tuple[str, Bill]], say: Say) -> str:
                     help=sum_line(found.plan, say),
                 ),
                 bytes_text(found.plan.kv_bytes),
-                _limit(found, found.longest, reserve.MAX_CONTEXT, say)["value"],
-                _limit(found, found.most, reserve.MAX_SEQUENCES, say)["value"],
+                _limit(found, found.longest, deployment.MAX_CONTEXT, say)["value"],
+                _limit(found, found.most, deployment.MAX_SEQUENCES, say)["value"],
                 time_text(found.ttft.bound_s) if found.ttft else "-",
                 time_text(found.itl.bound_s) if found.itl else "-",
             ]
@@ -396,7 +394,7 @@ def _mark(fits: bool) -> str:
     return "✓" if fits else "✗"
 
 
-def layer_table(found: Bill, say: Say, language: str) -> str:
+def layer_table(found: Estimate, say: Say, language: str) -> str:
     """What each kind of layer keeps."""
     head = [say(f"mem.col.{n}") for n in ("kind", "layers", "window", "row", "rows", "total")]
     head.append(say("mem.col.share"))
@@ -416,7 +414,7 @@ def layer_table(found: Bill, say: Say, language: str) -> str:
     return markup.table(head, rows)
 
 
-def precision_table(found: Bill, say: Say, language: str) -> str:
+def precision_table(found: Estimate, say: Say, language: str) -> str:
     """The weights in each format, and what then is left."""
     choice, settings = found.choice, found.choice.settings
     head = [say(f"mem.col.{n}") for n in ("format", "bits", "weights", "each", "left", "most")]
@@ -440,7 +438,7 @@ def precision_table(found: Bill, say: Say, language: str) -> str:
     return markup.table(head, rows)
 
 
-def options_table(options: Sequence[Option], found: Bill, say: Say, language: str) -> str:
+def options_table(options: Sequence[Option], found: Estimate, say: Say, language: str) -> str:
     """What must change to fit, one change a line."""
     head = [say(f"mem.col.{name}") for name in ("change", "needs", "kv", "fits")]
     rows = []
@@ -456,7 +454,7 @@ def options_table(options: Sequence[Option], found: Bill, say: Say, language: st
     return markup.table(head, rows)
 
 
-def device_table(found: Bill, devices: Sequence[Device], say: Say) -> str:
+def device_table(found: Estimate, devices: Sequence[Device], say: Say) -> str:
     """Every device with its figures and sources, and whether this choice fits it."""
     names = ("device", "sold", "shown", "gib", "bandwidth", "rate16", "rate8", "rate4", "need")
     rows = []
@@ -491,7 +489,7 @@ def _figure(figure: Figure | None, *, unit: bool = True) -> str | Cell:
 
 
 def service_cards(
-    found: Bill, service: Service, rate: float, say: Say, language: str
+    found: Estimate, service: Service, rate: float, say: Say, language: str
 ) -> list[Number]:
     """Who is served by all copies, and how many requests are in flight at `rate` a second."""
     load, copies = found.choice.load, found.choice.num_replicas
@@ -553,7 +551,7 @@ def service_cards(
     ]
 
 
-def _flight_card(found: Bill, service: Service, rate: float, say: Say) -> Number:
+def _flight_card(found: Estimate, service: Service, rate: float, say: Say) -> Number:
     """Requests in flight at `rate`, each as slow as those beside it make it."""
     copies, load = found.choice.num_replicas, found.choice.load
     room = service.paged.sequences * copies
