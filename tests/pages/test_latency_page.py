@@ -15,7 +15,7 @@ from viz_engine.server import registry, supervisor, sweeps
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[registry.Registry]:
     """A registry with the fake engine, the pages' own while a test is on."""
     before = registry.registry()
-    runs = registry.Registry(supervisor.Engine(fake_engine.spawn()))
+    runs = registry.Registry(supervisor.Supervisor(fake_engine.spawn()))
     registry.install(runs)
     yield runs
     runs.stop()

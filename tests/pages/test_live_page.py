@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 from tests.server.test_registry import Idle
 from viz_engine.paths import ROOT
 from viz_engine.server import registry
-from viz_engine.server.supervisor import Engine
+from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import t
 from viz_engine.view import components
 
@@ -17,7 +17,7 @@ from viz_engine.view import components
 def runs() -> Iterator[registry.Registry]:
     """A registry whose engine never answers, the pages' own while a test is on."""
     before = registry.registry()
-    engine = Engine(lambda on_line, on_exit: Idle())
+    engine = Supervisor(lambda on_line, on_exit: Idle())
     engine.start = engine.check  # no thread of its own
     runs = registry.Registry(engine, alive=lambda session_id: True)
     registry.install(runs)

@@ -16,7 +16,7 @@ from viz_engine.run.events import RunSettings
 from viz_engine.run.race import LaneStarted, RaceFinished, RaceLog, RaceSettings
 from viz_engine.server import registry
 from viz_engine.server.registry import Limits, Registry, Run
-from viz_engine.server.supervisor import Engine
+from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import UserError
 
 SETTINGS = RaceSettings(run=RunSettings(model="m", prompts=("a",), new_tokens=8), repeats=1)
@@ -28,7 +28,7 @@ class Race:
     def __init__(self) -> None:
         self.children: list[Child] = []
         self.now = 0.0
-        engine = Engine(self._spawn, clock=lambda: self.now)
+        engine = Supervisor(self._spawn, clock=lambda: self.now)
         engine.start = engine.check  # no thread of its own
         self.registry = Registry(engine, Limits(), clock=lambda: self.now, alive=lambda s: True)
         self.run = self.registry.submit(SETTINGS, "s")

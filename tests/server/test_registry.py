@@ -30,7 +30,7 @@ from viz_engine.run.log import RunLog
 from viz_engine.server import registry as server_registry
 from viz_engine.server import routes
 from viz_engine.server.registry import Limits, Registry, Run
-from viz_engine.server.supervisor import Engine
+from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import UserError
 
 SETTINGS = fake_engine.settings()
@@ -43,7 +43,7 @@ class World:
     def __init__(self, **limits: object) -> None:
         self.now = 0.0
         self.sessions: set[str | None] = set()
-        self.engine = Engine(lambda on_line, on_exit: Idle(), clock=lambda: self.now)
+        self.engine = Supervisor(lambda on_line, on_exit: Idle(), clock=lambda: self.now)
         self.engine.start = self.engine.check  # no thread of its own
         self.registry = Registry(
             self.engine,
@@ -311,7 +311,7 @@ class Server:
     """The routes on a real server in a thread; the engine process is real, its model fake."""
 
     def __init__(self) -> None:
-        self.registry = Registry(Engine(fake_engine.spawn()), Limits(), alive=lambda s: True)
+        self.registry = Registry(Supervisor(fake_engine.spawn()), Limits(), alive=lambda s: True)
         server_registry.install(self.registry)
         app = Starlette(routes=routes.routes())
         config = uvicorn.Config(app, port=0, log_level="error", ws_per_message_deflate=False)

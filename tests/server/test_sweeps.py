@@ -12,7 +12,7 @@ from tests.support.fake_engine import until
 from viz_engine.run import ceilings
 from viz_engine.run.sweep import SweepSettings
 from viz_engine.server import registry
-from viz_engine.server.supervisor import Engine
+from viz_engine.server.supervisor import Supervisor
 from viz_engine.server.sweeps import SweepJobs
 from viz_engine.text import UserError
 
@@ -27,7 +27,7 @@ def settings(**changes: object) -> SweepSettings:
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepJobs]:
     monkeypatch.setenv("SECOND_TOKEN_CACHE", str(tmp_path))
-    runs = registry.Registry(Engine(fake_engine.spawn()), registry.Limits(sweep_s=120))
+    runs = registry.Registry(Supervisor(fake_engine.spawn()), registry.Limits(sweep_s=120))
     yield SweepJobs(runs, alive=lambda session_id: True)
     runs.stop()
 
@@ -115,7 +115,7 @@ def test_a_sweep_whose_page_is_gone_is_stopped() -> None:
 
 def test_ceilings_are_measured_between_runs_by_the_engine_process(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SECOND_TOKEN_CACHE", str(tmp_path))
-    engine = Engine(fake_engine.spawn())
+    engine = Supervisor(fake_engine.spawn())
     engine.measure("cpu")
     assert engine.info().measuring
     engine.start()

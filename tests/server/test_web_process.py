@@ -30,7 +30,7 @@ import sys, uvicorn
 from tests.support import fake_engine
 from viz_engine.server import registry, supervisor
 from viz_engine.run.log import RunLog
-runs = registry.Registry(supervisor.Engine(fake_engine.spawn()))
+runs = registry.Registry(supervisor.Supervisor(fake_engine.spawn()))
 registry.install(runs)
 events = fake_engine.generate(None, fake_engine.settings(steps=40), run_id="x", queued_ns=0,
                               cancelled=lambda: False)
@@ -46,7 +46,7 @@ from tests.support import fake_engine
 import streamlit as st
 from viz_engine.server import registry, routes, supervisor
 registry.GRACE_S = 0.5
-registry.install(registry.Registry(supervisor.Engine(fake_engine.spawn())))
+registry.install(registry.Registry(supervisor.Supervisor(fake_engine.spawn())))
 page = st.App(sys.argv[2], routes=routes.routes(), lifespan=app.lifespan)
 uvicorn.run(page, port=int(sys.argv[1]), log_level="error")
 """

@@ -1,7 +1,7 @@
 """The engine process: one run at a time, watched, ended when it hangs, started again when it dies.
 
-The first half runs `Engine` on a scripted child and a clock that stands still; the second on real
-child programs whose model is fake, and on the real engine once.
+The first half runs `Supervisor` on a scripted child and a clock that stands still; the second on
+real child programs whose model is fake, and on the real engine once.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from tests.support.fake_engine import PIECE, forward, until
 from viz_engine.paths import ROOT
 from viz_engine.run.codec import settings_to_dict, to_line
 from viz_engine.run.events import RunFinished, RunSettings
-from viz_engine.server import supervisor
+from viz_engine.server import supervisor, watchdog
 from viz_engine.server.registry import Run
 from viz_engine.text import Message
 
@@ -88,7 +88,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.children: list[Child] = []
-        self.engine = supervisor.Engine(self.spawn, clock=lambda: self.now)
+        self.engine = supervisor.Supervisor(self.spawn, clock=lambda: self.now)
         self.engine.check()
 
     def spawn(self, on_line, on_exit) -> Child:
@@ -175,7 +175,7 @@ def test_a_cancelled_run_ends_as_the_child_says(world: World) -> None:
 def test_a_run_that_does_not_react_to_cancel_is_ended_with_its_process(world: World) -> None:
     run = world.at("decode")
     world.engine.cancel(run.id)
-    world.pass_time(supervisor.CANCEL_GRACE_S)
+    world.pass_time(watchdog.CANCEL_GRACE_S)
     assert not world.child.killed
     world.pass_time(5)
     assert world.child.killed
@@ -187,7 +187,7 @@ def test_a_run_that_does_not_react_to_cancel_is_ended_with_its_process(world: Wo
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_silent_process_is_killed_and_its_run_says_so(world: World, stage: str) -> None:
     run = world.at(stage)
-    world.pass_time(supervisor.SILENT_S, beats=False)
+    world.pass_time(watchdog.SILENT_S, beats=False)
     assert not world.child.killed
     world.pass_time(5, beats=False)
     assert world.child.killed
@@ -204,16 +204,16 @@ def test_a_web_process_that_slept_does_not_blame_the_engine(world: World) -> Non
     world.now += 1000  # neither heard anything nor looked
     world.engine.check()
     assert not world.child.killed and not run.finished
-    world.pass_time(supervisor.SILENT_S + 5, beats=False)
+    world.pass_time(watchdog.SILENT_S + 5, beats=False)
     assert world.child.killed
 
 
 def test_a_step_that_never_ends_is_ended_in_spite_of_heartbeats(world: World) -> None:
     run = world.at("prefill")
-    world.pass_time(supervisor.STEP_FLOOR_S)
+    world.pass_time(watchdog.STEP_FLOOR_S)
     assert not world.child.killed
     world.child.step(run)  # each step starts the measure anew
-    world.pass_time(supervisor.STEP_FLOOR_S)
+    world.pass_time(watchdog.STEP_FLOOR_S)
     assert not world.child.killed
     world.pass_time(5)
     world.child.exit(-9)
@@ -223,8 +223,8 @@ def test_a_step_that_never_ends_is_ended_in_spite_of_heartbeats(world: World) ->
 def test_a_slow_model_gets_ten_times_what_its_own_rate_predicts(world: World) -> None:
     run = world.at("decode")
     flops = run.predicted[-1][0]
-    assert supervisor.step_limit_s(run.log, flops) == supervisor.STEP_FLOOR_S  # one second a step
-    assert supervisor.step_limit_s(run.log, flops / 30) == pytest.approx(300, rel=0.1)
+    assert watchdog.step_limit_s(run.log, flops) == watchdog.STEP_FLOOR_S  # one second a step
+    assert watchdog.step_limit_s(run.log, flops / 30) == pytest.approx(300, rel=0.1)
 
 
 def test_a_long_prompt_in_one_piece_gets_the_time_that_it_needs() -> None:
@@ -235,19 +235,19 @@ def test_a_long_prompt_in_one_piece_gets_the_time_that_it_needs() -> None:
         big = dataclasses.replace(fake_engine.SPEC, hidden_size=4096, intermediate_size=16384)
         begun = fake_engine.started(settings, "r", 0, 8000)
         run.append(to_line(dataclasses.replace(begun, spec=big)))
-        limits.append(supervisor.step_limit_s(run.log, float("inf")))
+        limits.append(watchdog.step_limit_s(run.log, float("inf")))
     assert limits[1] > 20 * limits[0]  # 32 pieces
 
 
 def test_loading_may_take_long_while_it_makes_progress(world: World) -> None:
     run = world.at("loading")
     for percent in range(5):
-        world.pass_time(supervisor.LOADING_SILENT_S)
+        world.pass_time(watchdog.LOADING_SILENT_S)
         message = {"key": "service.loading", "params": {}}
         world.child.say("progress", run_id=run.id, message=message, fraction=percent / 5)
         assert run.fraction == percent / 5
     assert not world.child.killed
-    world.pass_time(supervisor.LOADING_SILENT_S + 5)
+    world.pass_time(watchdog.LOADING_SILENT_S + 5)
     assert world.child.killed
     world.child.exit(-9)
     assert run.error.key == "service.loading_hung"
@@ -332,7 +332,7 @@ def test_a_process_that_cannot_be_started_is_told(world: World) -> None:
     def spawn(on_line, on_exit) -> Child:
         raise OSError("no such program")
 
-    engine = supervisor.Engine(spawn, clock=lambda: 0.0)
+    engine = supervisor.Supervisor(spawn, clock=lambda: 0.0)
     run = Run("r", SETTINGS, None)
     engine.submit(run)
     engine.check()
@@ -351,14 +351,14 @@ def test_stopping_ends_every_run(world: World) -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[supervisor.Engine]:
-    engine = supervisor.Engine(fake_engine.spawn())
+def engine() -> Iterator[supervisor.Supervisor]:
+    engine = supervisor.Supervisor(fake_engine.spawn())
     engine.start()
     yield engine
     engine.stop()
 
 
-def submit(engine: supervisor.Engine, settings: RunSettings) -> Run:
+def submit(engine: supervisor.Supervisor, settings: RunSettings) -> Run:
     submit.count += 1
     run = Run(f"run-{submit.count}", settings, None)
     engine.submit(run)
@@ -368,7 +368,7 @@ def submit(engine: supervisor.Engine, settings: RunSettings) -> Run:
 submit.count = 0
 
 
-def run_to_end(engine: supervisor.Engine, settings: RunSettings) -> Run:
+def run_to_end(engine: supervisor.Supervisor, settings: RunSettings) -> Run:
     run = submit(engine, settings)
     until(lambda: run.finished)
     return run
@@ -386,7 +386,7 @@ def run_to_end(engine: supervisor.Engine, settings: RunSettings) -> Run:
     ids=["loading", "prefill", "decode", "crash", "exit"],
 )
 def test_a_killed_engine_keeps_the_rows_and_the_next_run_works(
-    engine: supervisor.Engine, settings: RunSettings, num_steps: int
+    engine: supervisor.Supervisor, settings: RunSettings, num_steps: int
 ) -> None:
     run = run_to_end(engine, settings)
     assert len(run.log.steps) == num_steps and run.error.key.startswith("service.exit_")
@@ -396,7 +396,7 @@ def test_a_killed_engine_keeps_the_rows_and_the_next_run_works(
 
 @pytest.mark.parametrize("what", ["raise", "memory", "skip"])
 def test_a_run_that_fails_leaves_the_process_and_its_model_alive(
-    engine: supervisor.Engine, what: str
+    engine: supervisor.Supervisor, what: str
 ) -> None:
     run_to_end(engine, SETTINGS)
     pid = engine.pid
@@ -405,18 +405,18 @@ def test_a_run_that_fails_leaves_the_process_and_its_model_alive(
     assert run_to_end(engine, SETTINGS).error is None and engine.pid == pid
 
 
-def test_a_refusal_passes_its_sentence(engine: supervisor.Engine) -> None:
+def test_a_refusal_passes_its_sentence(engine: supervisor.Supervisor) -> None:
     for settings in (fake_engine.settings(model="refuse"), fake_engine.settings(refuse=True)):
         run = run_to_end(engine, settings)
         assert run.error.key == "error.file_empty" and len(run.log) == 0
 
 
-def test_what_a_library_prints_does_not_break_the_protocol(engine: supervisor.Engine) -> None:
+def test_what_a_library_prints_does_not_break_the_protocol(engine: supervisor.Supervisor) -> None:
     run = run_to_end(engine, fake_engine.settings(at={"2": "print"}))
     assert run.error is None and len(run.log.steps) == 5
 
 
-def test_stop_takes_effect_after_the_step_that_is_on(engine: supervisor.Engine) -> None:
+def test_stop_takes_effect_after_the_step_that_is_on(engine: supervisor.Supervisor) -> None:
     run = submit(engine, fake_engine.settings(steps=100, at={"4": "asked"}))
     until(lambda: len(run.log.steps) == 4)
     engine.cancel(run.id)
@@ -427,7 +427,7 @@ def test_stop_takes_effect_after_the_step_that_is_on(engine: supervisor.Engine) 
 
 
 def test_a_run_says_that_it_warms_up_until_its_first_record(
-    engine: supervisor.Engine, tmp_path: Path
+    engine: supervisor.Supervisor, tmp_path: Path
 ) -> None:
     gate = tmp_path / "open"
     run = submit(engine, fake_engine.settings(at={"warm_up": f"wait:{gate}"}))
@@ -438,7 +438,7 @@ def test_a_run_says_that_it_warms_up_until_its_first_record(
     assert run.error is None and len(run.log.steps) == 5
 
 
-def test_stop_while_loading_ends_the_load(engine: supervisor.Engine, tmp_path: Path) -> None:
+def test_stop_while_loading_ends_the_load(engine: supervisor.Supervisor, tmp_path: Path) -> None:
     run = submit(engine, fake_engine.settings(model=f"wait:{tmp_path}/never"))
     until(lambda: run.fraction == 0.5)
     engine.cancel(run.id)
@@ -449,7 +449,9 @@ def test_stop_while_loading_ends_the_load(engine: supervisor.Engine, tmp_path: P
 
 def test_a_hanging_process_is_found_and_replaced() -> None:
     clock = types.SimpleNamespace(ahead=0.0)
-    engine = supervisor.Engine(fake_engine.spawn(), clock=lambda: time.monotonic() + clock.ahead)
+    engine = supervisor.Supervisor(
+        fake_engine.spawn(), clock=lambda: time.monotonic() + clock.ahead
+    )
     engine.start()
     try:
         run = submit(engine, fake_engine.settings(at={"3": "hang"}))
@@ -458,7 +460,7 @@ def test_a_hanging_process_is_found_and_replaced() -> None:
         until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
         def later() -> bool:
-            clock.ahead += supervisor.SILENT_S / 4
+            clock.ahead += watchdog.SILENT_S / 4
             engine.check()
             return run.finished
 
@@ -470,7 +472,7 @@ def test_a_hanging_process_is_found_and_replaced() -> None:
 
 
 def test_without_torch_every_run_is_refused_with_the_cure() -> None:
-    engine = supervisor.Engine(fake_engine.spawn("no_torch"))
+    engine = supervisor.Supervisor(fake_engine.spawn("no_torch"))
     engine.start()
     try:
         first = run_to_end(engine, SETTINGS)
@@ -499,7 +501,7 @@ from tests.support import fake_engine
 from viz_engine.run import events
 from viz_engine.run import codec
 from viz_engine.server import registry, supervisor
-engine = supervisor.Engine(fake_engine.spawn())
+engine = supervisor.Supervisor(fake_engine.spawn())
 engine.start()
 settings = codec.settings_from_dict({settings_to_dict(settings)!r})
 run = registry.Run("r", settings, None)
@@ -525,7 +527,7 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
     seen: list[int] = []
 
     def web_process() -> None:
-        engine = supervisor.Engine(fake_engine.spawn())
+        engine = supervisor.Supervisor(fake_engine.spawn())
         engine.start()
         os.nice(3)  # of this thread
         first = engine.pid
@@ -544,7 +546,7 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
 
 
 def test_the_real_engine_killed_in_mid_run_keeps_its_rows_and_runs_again() -> None:
-    engine = supervisor.Engine()
+    engine = supervisor.Supervisor()
     engine.start()
     settings = RunSettings(
         model=DEFAULT_MODEL, prompts=("Why?",), new_tokens=512, stop_token_ids=(), warm_up=False

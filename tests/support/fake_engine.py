@@ -30,7 +30,7 @@ from viz_engine.run.events import (
     RunStarted,
     StepFinished,
 )
-from viz_engine.server import supervisor
+from viz_engine.server import child
 from viz_engine.text import Message, UserError
 
 PIECE = 4  # tokens in a piece of prefill
@@ -58,9 +58,9 @@ def settings(model: str = "fake", **script: object) -> RunSettings:
 
 
 def spawn(mode: str = "") -> Callable:
-    """What to give `Engine` so that this program is its engine process."""
+    """What to give `Supervisor` so that this program is its engine process."""
     command = (sys.executable, "-m", "tests.support.fake_engine", mode)
-    return lambda on_line, on_exit: supervisor.ChildProcess(command, on_line, on_exit)
+    return lambda on_line, on_exit: child.ChildProcess(command, on_line, on_exit)
 
 
 def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:

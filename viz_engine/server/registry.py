@@ -23,7 +23,7 @@ from viz_engine.run.codec import from_line, to_line
 from viz_engine.run.events import Event, RunSettings, StepFinished
 from viz_engine.run.log import RunLog
 from viz_engine.run.race import LaneStarted, RaceLog, RaceSettings
-from viz_engine.server.supervisor import Engine
+from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import Message, UserError, grouped
 
 GRACE_S = 30.0  # nobody watches and the browser session has gone: stopped after this
@@ -290,13 +290,13 @@ class Registry:
 
     def __init__(
         self,
-        engine: Engine | None = None,
+        engine: Supervisor | None = None,
         limits: Limits | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         alive: Callable[[str | None], bool] = session_alive,
     ) -> None:
-        self.engine = engine or Engine()
+        self.engine = engine or Supervisor()
         self.engine.on_tick = self.sweep
         self.limits = limits or Limits.from_env()
         self.on_submit: Callable[[], None] = lambda: None

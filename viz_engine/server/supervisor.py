@@ -1,16 +1,13 @@
-"""The engine process, seen from the web process: `Engine` owns the program `worker` and its queue.
+"""The engine process, seen from the web process: `Supervisor` owns it and the queue before it.
 
-It starts the program, hands it one run at a time, watches it, ends it when it no longer answers and
-starts it again. It knows nothing of models, pages or sockets, and never imports torch.
+It starts the program (child), hands it one run at a time, ends it when it no longer answers
+(watchdog) and starts it again. It knows nothing of models, pages or sockets, and never imports
+torch.
 
 Try it: `python -m pytest tests/server/test_worker.py -k real`
 """
 
 import json
-import os
-import queue
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,29 +16,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from viz_engine.paths import ROOT
-from viz_engine.run import cost
 from viz_engine.run.codec import settings_to_dict, to_line
 from viz_engine.run.events import Event, RunSettings, RunStarted, StepFinished
 from viz_engine.run.log import LogError, RunLog
 from viz_engine.run.race import RaceLog, RaceSettings
+from viz_engine.server.child import ChildProcess, exit_reason
+from viz_engine.server.watchdog import Watchdog
 from viz_engine.text import Message, UserError
 
 COMMAND = (sys.executable, "-m", "viz_engine.engine.worker")
 TICK_S = 1.0
-SILENT_S = 10.0  # without a heartbeat: hung
-START_S = 120.0  # until the first `ready`: importing torch may hold every thread on a cold disk
-LOADING_SILENT_S = 600.0  # loading without a word of progress
-STEP_FLOOR_S = 60.0  # no step is called hung before this
-SLOWEST_FLOPS_PER_S = 5e9  # assumed until a run has shown its own rate: one slow core
-CANCEL_GRACE_S = 10.0  # asked to stop, still in the same step: killed
 MAX_BACK_OFF_S = 60.0  # between starts of a child that dies before it is ready
 TRIES_WITHOUT_WORK = 3  # such deaths, after which only a new run starts it again
 
 
 class Sink(Protocol):
-    """What the engine tells about a run or a race (`live.Run`). Called from the engine's
-    threads."""
+    """What is told about a run or a race (`runs.Run`), from the supervisor's threads."""
 
     id: str
     settings: RunSettings | RaceSettings
@@ -63,15 +53,12 @@ class Sink(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A run in the engine's hands. Times are seconds of the engine's clock."""
+    """A run in the queue or on."""
 
     run: Sink
-    asked_at: float
+    asked_at: float  # seconds of the supervisor's clock
     samples: str = "each"  # magnitudes of the rows: after each step, or none
-    sent_at: float = 0.0
-    moved_at: float = 0.0  # the last step, or the last word of progress while loading
-    slowest: float = float("inf")  # FLOP/s of its slowest step
-    cancelled_at: float | None = None
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,72 +77,8 @@ class EngineInfo:
     measure_problem: Message | None  # why the last measurement failed
 
 
-class ChildProcess:
-    """A running child: one thread reads its lines, one writes to it, so that a child that does
-    not read never holds up its parent."""
-
-    def __init__(
-        self,
-        command: tuple[str, ...],
-        on_line: Callable[["ChildProcess", bytes], None],
-        on_exit: Callable[["ChildProcess", int], None],
-    ) -> None:
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        self._popen = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": path},
-        )
-        self.pid = self._popen.pid
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._threads = (
-            threading.Thread(target=self._read, args=(on_line, on_exit), daemon=True),
-            threading.Thread(target=self._write, daemon=True),
-        )
-        for thread in self._threads:
-            thread.start()
-
-    def send(self, message: Mapping[str, object]) -> None:
-        self._outbox.put(json.dumps(message).encode("ascii") + b"\n")
-
-    def kill(self) -> None:
-        self._popen.kill()
-
-    def close(self, timeout_s: float = 2.0) -> None:
-        """Close its stdin, on which it ends by itself; kill it where it does not."""
-        self._outbox.put(None)
-        try:
-            self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-        for thread in self._threads:
-            thread.join(timeout_s)
-
-    def _read(self, on_line: Callable, on_exit: Callable) -> None:
-        with self._popen.stdout as stdout:
-            for line in stdout:
-                on_line(self, line)
-        try:
-            code = self._popen.wait(SILENT_S)
-        except subprocess.TimeoutExpired:  # closed its stdout and lives on
-            self._popen.kill()
-            code = self._popen.wait()
-        self._outbox.put(None)
-        on_exit(self, code)
-
-    def _write(self) -> None:
-        try:
-            with self._popen.stdin as stdin:
-                while (data := self._outbox.get()) is not None:
-                    stdin.write(data)
-                    stdin.flush()
-        except OSError:
-            pass  # it has died; the reader tells
-
-
-class Engine:
-    """Owns the engine process: a first-in-first-out queue of runs, a watchdog and restarts.
+class Supervisor:
+    """Owns the engine process: a first-in-first-out queue of runs, and restarts.
 
     `check` does all that time brings about (start, dispatch, watch); a thread calls it each
     second and whenever something was asked for. The child is always spawned from that thread: on
@@ -181,7 +104,7 @@ class Engine:
         self._current: Job | None = None
         self._process: ChildProcess | None = None
         self._ready: Mapping[str, object] | None = None
-        self._heard_at = self._checked_at = clock()
+        self._watchdog = Watchdog(clock)
         self._spawn_at = float("-inf")
         self._early_deaths = 0
         self._killed_for: Message | None = None
@@ -240,9 +163,10 @@ class Engine:
                     self._tell_positions()
                     return
             job = self._current
-            if job is None or job.run.id != run_id or job.cancelled_at is not None:
+            if job is None or job.run.id != run_id or job.cancelled:
                 return
-            job.cancelled_at = self._clock()
+            job.cancelled = True
+            self._watchdog.asked_to_stop()
             job.run.note = note or Message(key="service.cancelled")
             self._process.send({"op": "cancel", "run_id": run_id})
             if job.run.log.started is None:  # the child drops it as soon as it looks
@@ -294,20 +218,15 @@ class Engine:
         with self._lock:
             if self._stopping:
                 return
-            if now - self._checked_at > SILENT_S / 2:  # it was us who slept: listen first
-                self._heard_at = now
-                if self._current is not None:
-                    self._current.moved_at = now
-            self._checked_at = now
             if self._process is not None:
-                self._watch(now)
+                self._watch()
             elif now >= self._spawn_at and (self._queue or self._early_deaths < TRIES_WITHOUT_WORK):
                 self._start_process(now)
             if self._process is not None and self._killed_for is None:
                 self._dispatch(now)
 
     def _start_process(self, now: float) -> None:
-        self._heard_at = now
+        self._watchdog.heard()
         self._ready = self._killed_for = self._progress = None
         try:
             self._process = self._spawn(self._on_line, self._on_exit)
@@ -330,7 +249,7 @@ class Engine:
         if self._current is not None or not self._queue:
             return
         job = self._current = self._queue.pop(0)
-        job.sent_at = job.moved_at = now
+        self._watchdog.began()
         message, fraction = self._progress or (
             Message(key="service.loading" if self._ready else "service.starting"),
             None,
@@ -352,27 +271,14 @@ class Engine:
             message = Message(key="service.queued", params={"position": place})
             job.run.set_status("queued", position=place, message=message)
 
-    def _watch(self, now: float) -> None:
-        if self._killed_for is not None:
-            return
-        silent = now - self._heard_at
-        if silent > (SILENT_S if self._ready else START_S):
-            self._kill("service.silent", seconds=round(silent))
-        job = self._current
-        if job is None or self._killed_for is not None:
-            return
-        still = now - job.moved_at
-        if job.cancelled_at is not None:
-            if now - job.cancelled_at > CANCEL_GRACE_S:
-                self._kill("service.no_stop")
-        elif job.run.log.started is None:
-            if still > LOADING_SILENT_S:
-                self._kill("service.loading_hung", seconds=round(still))
-        elif still > step_limit_s(job.run.log, job.slowest):
-            self._kill("service.step_hung", seconds=round(still))
+    def _watch(self) -> None:
+        if self._killed_for is None:
+            log = self._current.run.log if self._current else None
+            if reason := self._watchdog.look(self._ready is not None, log):
+                self._kill(reason)
 
-    def _kill(self, key: str, **params: int) -> None:
-        self._killed_for = Message(key=key, params=params)
+    def _kill(self, reason: Message) -> None:
+        self._killed_for = reason
         self._process.kill()
 
     def _back_off(self, now: float) -> None:
@@ -393,7 +299,7 @@ class Engine:
             if self._measuring and self._to_measure is None:
                 self._measuring, self._measure_problem = False, reason
             job, self._current = self._current, None
-            if job is not None and job.cancelled_at is not None:
+            if job is not None and job.cancelled:
                 _end(job, "cancelled", job.run.note)
             elif job is not None:
                 _end(job, "error", reason)
@@ -403,13 +309,13 @@ class Engine:
         with self._lock:
             if process is not self._process or self._killed_for is not None:
                 return
-            self._heard_at = self._clock()
+            self._watchdog.heard()
             try:
                 message = json.loads(line)
                 self._take(message["op"], message)
             except (ValueError, TypeError, KeyError, AttributeError):
                 traceback.print_exc()
-                self._kill("service.protocol")
+                self._kill(Message(key="service.protocol"))
 
     def _take(self, op: str, message: Mapping[str, object]) -> None:
         if op == "ready":
@@ -430,7 +336,7 @@ class Engine:
             self._current = None
             error = _message(message["message"]) if op == "refused" else None
             if job.run.log.finished is None:
-                if job.cancelled_at is not None:
+                if job.cancelled:
                     _end(job, "cancelled", job.run.note)
                 else:
                     _end(job, "error", error or Message(key="service.no_end"))
@@ -443,8 +349,8 @@ class Engine:
             self._progress, self._preparing = told, told is not None
         elif not mine:
             return
-        if job is not None and job.run.log.started is None and job.cancelled_at is None:
-            job.moved_at = self._clock()
+        if job is not None and job.run.log.started is None and not job.cancelled:
+            self._watchdog.moved()
             if told is None:
                 told = (Message(key="service.loading"), None)
             job.run.set_status("loading", message=told[0], fraction=told[1])
@@ -459,52 +365,10 @@ class Engine:
             _end(job, "error", Message(key="service.bad_event", params=params))
             self._wake.set()
             return
-        if isinstance(event, RunStarted | StepFinished):
-            job.moved_at = self._clock()
-        if isinstance(event, StepFinished) and job.run.predicted[-1][0] and event.duration_ns:
-            rate = job.run.predicted[-1][0] * 1e9 / event.duration_ns
-            job.slowest = min(job.slowest, rate)
-
-
-def step_limit_s(log: RunLog | RaceLog, slowest: float) -> float:
-    """Seconds after which the next step of a run counts as hung: ten times what its FLOPs take at
-    the slowest rate (FLOP/s) that the run has shown, and never under STEP_FLOOR_S."""
-    settings, columns = log.started.settings, log.num_columns
-    prompt = log.started.prompt_columns
-    cached = settings.cache != "none"
-    if cached and columns < prompt:
-        new = min(settings.chunk_len or prompt, prompt - columns)
-    else:
-        new = 1 if cached else max(columns + 1, prompt) - columns
-    rate = slowest if log.steps else SLOWEST_FLOPS_PER_S
-    try:
-        flops = cost.step(
-            log.started.spec,
-            settings.dtype,
-            batch=settings.batch,
-            num_new=new if cached else columns + new,
-            num_columns=columns + new,
-            prompt_columns=prompt,
-            cached=cached,
-        ).flops
-    except (KeyError, ValueError):  # a dtype without a size, a type without a formula
-        return STEP_FLOOR_S
-    return max(STEP_FLOOR_S, 10 * flops / rate)
-
-
-def exit_reason(code: int) -> Message:
-    """Why a child has ended, from its exit code (negative: the signal that killed it)."""
-    if code == -9:
-        return Message(key="service.exit_killed")
-    if code == -11:
-        return Message(key="service.exit_crashed")
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = str(-code)
-        return Message(key="service.exit_signal", params={"name": name})
-    return Message(key="service.exit_code", params={"code": code})
+        if isinstance(event, RunStarted):
+            self._watchdog.moved()
+        elif isinstance(event, StepFinished):
+            self._watchdog.stepped(job.run.predicted[-1][0], event.duration_ns)
 
 
 def _end(job: Job, finish_reason: str, why: Message | None) -> None:

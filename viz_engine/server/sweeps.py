@@ -19,7 +19,7 @@ from viz_engine.run import ceilings
 from viz_engine.run.sweep import Progress, Sweep, SweepResult, SweepSettings
 from viz_engine.server import registry as server_registry
 from viz_engine.server.registry import GRACE_S, Registry, Run, registry
-from viz_engine.server.supervisor import Engine
+from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import Message, UserError
 
 KEPT = 16  # finished sweeps in memory
@@ -40,7 +40,7 @@ class SweepJob:
     """One sweep. The engine's threads write, any may read."""
 
     def __init__(
-        self, sweep: Sweep, session_id: str | None, engine: Engine, clock: Callable[[], float]
+        self, sweep: Sweep, session_id: str | None, engine: Supervisor, clock: Callable[[], float]
     ) -> None:
         self.id = secrets.token_urlsafe(16)
         self.session_id = session_id
