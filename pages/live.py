@@ -14,6 +14,7 @@ from viz_engine.run.events import RunSettings, RunStarted
 from viz_engine.run.log import RunLog
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
+from viz_engine.server.runs import Run
 from viz_engine.text import Message, UserError, grouped, mib, plain, t
 from viz_engine.view import ask, components
 from viz_engine.view.ask import KEEP
@@ -70,7 +71,7 @@ def first_values() -> None:
     state.preset_language = language
 
 
-def take_settings(run: server_registry.Run | None) -> None:
+def take_settings(run: Run | None) -> None:
     """Whoever comes by a link finds that run's prompt and sizes in the boxes."""
     if run is None or run.settings is None:
         return
@@ -136,7 +137,7 @@ def open_file() -> None:
         show(run.id)
 
 
-def current_run() -> tuple[server_registry.Run | None, bool]:
+def current_run() -> tuple[Run | None, bool]:
     """The run to show (the link's, this session's, or a recorded one) and whether it plays."""
     run_id = st.query_params.get("run") or st.session_state.get("run_id")
     names = recorded.names("runs")
@@ -238,7 +239,7 @@ def not_here(model: str) -> None:
     st.caption(plain(message.text(language)) + share if message else say("ask.preparing"))
 
 
-def ask_band(run: server_registry.Run | None, running: bool) -> None:
+def ask_band(run: Run | None, running: bool) -> None:
     """Prompt and presets left; sizes, cost and the one button right."""
     left, right = st.columns([5, 6], gap="medium")
     with left:
@@ -316,7 +317,7 @@ def settings_box() -> None:
     two.toggle(say("ask.chat"), key="chat", help=say("ask.chat_help"), **KEEP)
 
 
-def runs_box(run: server_registry.Run | None) -> None:
+def runs_box(run: Run | None) -> None:
     """Recorded runs, open, download, link."""
     names = recorded.names("runs")
     if names:

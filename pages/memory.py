@@ -19,6 +19,7 @@ from viz_engine.model import config, formats, hub_config
 from viz_engine.model.config import ModelConfig
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
+from viz_engine.server.runs import Run
 from viz_engine.text import Message, UserError, grouped, plain, t
 from viz_engine.view import charts, markup
 from viz_engine.view.ask import KEEP
@@ -517,7 +518,7 @@ def share(found: Estimate) -> None:
 # ---- predicted and measured --------------------------------------------------------------------
 
 
-def runs_here() -> dict[str, tuple[server_registry.Run, bool]]:
+def runs_here() -> dict[str, tuple[Run, bool]]:
     """Runs to look at, by their label: those of this tab, and those that ship."""
     found = {}
     for run in registry.runs_of(session_id, state.get("run_id")):

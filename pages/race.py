@@ -18,6 +18,7 @@ from viz_engine.run.log import RunLog
 from viz_engine.run.race import CACHES, MAX_REPEATS, RaceLog, RaceSettings
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
+from viz_engine.server.runs import Run
 from viz_engine.text import Message, UserError, grouped, plain, t
 from viz_engine.view import ask as view_ask
 from viz_engine.view import charts, components
@@ -166,7 +167,7 @@ def open_file() -> None:
         show(run.id)
 
 
-def current_race() -> tuple[server_registry.Run | None, bool]:
+def current_race() -> tuple[Run | None, bool]:
     """The race to show (this session's, the link's, or a recorded one) and whether it plays."""
     state = st.session_state
     race_id = state.get("race_id") or st.query_params.get("race")
@@ -185,7 +186,7 @@ def current_race() -> tuple[server_registry.Run | None, bool]:
     return (recorded.race(registry, names[0]), True) if names else (None, False)
 
 
-def keep_link(run: server_registry.Run | None) -> None:
+def keep_link(run: Run | None) -> None:
     """The page's address holds the race, its settings and the view."""
     state, params = st.session_state, {}
     if run is not None:
@@ -277,7 +278,7 @@ def flops_text(flops: int) -> str:
     return f"{flops / size:.3g} {unit}"
 
 
-def ask_band(run: server_registry.Run | None, running: bool) -> None:
+def ask_band(run: Run | None, running: bool) -> None:
     """Prompt and presets left; sizes, cost and the one button right."""
     left, right = st.columns([5, 6], gap="medium")
     with left:
@@ -326,7 +327,7 @@ def settings_box() -> None:
     st.toggle(say("ask.chat"), key="race_chat", help=say("ask.chat_help"), **KEEP)
 
 
-def races_box(run: server_registry.Run | None) -> None:
+def races_box(run: Run | None) -> None:
     """Recorded races, open, download, link."""
     names = recorded.names("races")
     if names:

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 from tests.support import fake_engine
 from viz_engine.paths import ROOT
 from viz_engine.server import registry, supervisor, sweeps
+from viz_engine.server.limits import Limits
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_the_page_says_how_many_runs_the_button_makes() -> None:
 
 
 def test_a_hosted_server_lets_no_other_model_be_named(runs: registry.Registry) -> None:
-    runs.limits = registry.Limits(models=("default", "other"))
+    runs.limits = Limits(models=("default", "other"))
     test = page()
     assert [box.key for box in test.text_input] == ["lat_values"]
     assert test.selectbox(key="lat_model").options == ["default", "other"]

@@ -8,6 +8,7 @@ from streamlit.testing.v1 import AppTest
 from tests.server.test_registry import Idle
 from viz_engine.paths import ROOT
 from viz_engine.server import registry
+from viz_engine.server.runs import Run
 from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import t
 from viz_engine.view import components
@@ -39,11 +40,11 @@ def mounts(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     return mounts
 
 
-def before_the_view(act: Callable[[registry.Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def before_the_view(act: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do that to the run once the page has its buttons and has yet to mount the view."""
     mount = components._mount
 
-    def mount_then(component: object, run: registry.Run, *rest: object) -> object:
+    def mount_then(component: object, run: Run, *rest: object) -> object:
         act(run)
         return mount(component, run, *rest)
 

@@ -14,8 +14,9 @@ from tests.server.test_worker import Child
 from viz_engine.run.codec import settings_from_dict, to_line
 from viz_engine.run.events import RunSettings
 from viz_engine.run.race import LaneStarted, RaceFinished, RaceLog, RaceSettings
-from viz_engine.server import registry
-from viz_engine.server.registry import Limits, Registry, Run
+from viz_engine.server.limits import Limits
+from viz_engine.server.registry import Registry
+from viz_engine.server.runs import Run, frame
 from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import UserError
 
@@ -49,7 +50,7 @@ class Race:
             self.child.say("event", run_id=self.run.id, line=to_line(event))
 
     def frame(self) -> tuple[dict, list[str]]:
-        head, *lines = registry.frame(self.run, 0, "en").split("\n")
+        head, *lines = frame(self.run, 0, "en").split("\n")
         return json.loads(head), lines
 
 

@@ -29,7 +29,9 @@ from viz_engine.run.events import RunSettings
 from viz_engine.run.log import RunLog
 from viz_engine.server import registry as server_registry
 from viz_engine.server import routes
-from viz_engine.server.registry import Limits, Registry, Run
+from viz_engine.server.limits import Limits
+from viz_engine.server.registry import Registry
+from viz_engine.server.runs import Run, frame
 from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import UserError
 
@@ -60,7 +62,7 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.registry.sweep()
+        self.registry.tick()
 
 
 class Idle:
@@ -159,14 +161,14 @@ def test_the_queue_has_an_end() -> None:
 def test_two_visitors_the_second_sees_its_place_and_moves_up() -> None:
     world = World()
     first, second, third = (world.submit(session_id) for session_id in "abc")
-    header, events = parse(server_registry.frame(second, 0, "en"))
+    header, events = parse(frame(second, 0, "en"))
     assert header["status"]["state"] == "queued" and header["status"]["position"] == 1
     assert "place 1" in header["status"]["text"] and events == []
-    assert "第 2 位" in parse(server_registry.frame(third, 0, "zh"))[0]["status"]["text"]
+    assert "第 2 位" in parse(frame(third, 0, "zh"))[0]["status"]["text"]
     world.registry.cancel(first.id)
     world.engine.check()
-    assert parse(server_registry.frame(second, 0, "en"))[0]["status"]["state"] == "loading"
-    assert parse(server_registry.frame(third, 0, "en"))[0]["status"]["position"] == 1
+    assert parse(frame(second, 0, "en"))[0]["status"]["state"] == "loading"
+    assert parse(frame(third, 0, "en"))[0]["status"]["position"] == 1
 
 
 def test_closing_the_tab_stops_the_run_after_the_grace_time() -> None:
@@ -260,16 +262,16 @@ def test_a_frame_holds_the_lines_of_the_file_from_any_event_on() -> None:
     run = World().registry.add_log(recorded(samples=True))
     lines = run.log.to_jsonl().splitlines()
     for first in range(len(lines) + 1):
-        text = server_registry.frame(run, first, "en")
+        text = frame(run, first, "en")
         header, events = parse(text)
         assert text.split("\n")[1:] == lines[first:] and header["first"] == first
         assert len(header["predicted"]) == sum(e.kind == "step_finished" for e in events)
-    assert parse(server_registry.frame(run, 999, "en"))[0]["first"] == len(lines)
+    assert parse(frame(run, 999, "en"))[0]["first"] == len(lines)
 
 
 def test_each_step_carries_what_it_was_predicted_to_cost() -> None:
     log = recorded(steps=6)
-    header, _ = parse(server_registry.frame(World().registry.add_log(log), 0, "en"))
+    header, _ = parse(frame(World().registry.add_log(log), 0, "en"))
     columns = 0
     for step, row in zip(log.steps, header["predicted"], strict=True):
         here, without = metrics.predicted_step(log.started, step, columns)
@@ -288,12 +290,12 @@ def test_each_step_carries_what_it_was_predicted_to_cost() -> None:
 def test_a_file_with_a_dtype_of_its_own_has_no_prediction() -> None:
     lines = recorded().to_jsonl().replace('"dtype":"float32"', '"dtype":"int3"')
     run = World().registry.add_log(RunLog.read(lines.encode()))
-    assert parse(server_registry.frame(run, 0, "en"))[0]["predicted"][0] == [None] * 7
+    assert parse(frame(run, 0, "en"))[0]["predicted"][0] == [None] * 7
 
 
 def test_a_file_that_stops_early_is_shown_as_far_as_it_goes() -> None:
     log = RunLog.of(list(recorded())[:-2])
-    header, events = parse(server_registry.frame(World().registry.add_log(log), 0, "en"))
+    header, events = parse(frame(World().registry.add_log(log), 0, "en"))
     assert header["status"]["state"] == "finished" and header["error"] is None
     assert "ends before" in header["status"]["text"] and len(events) == len(log)
 
@@ -496,9 +498,9 @@ async def test_a_snapshot_is_the_whole_run_uncompressed(server: Server) -> None:
     async with httpx.AsyncClient(headers={"Accept-Encoding": "gzip"}) as client:
         answer = await client.get(server.url(f"runs/{run.id}/snapshot"))
         assert answer.headers["content-encoding"] == "identity"
-        assert answer.text == server_registry.frame(run, 0, "en")
+        assert answer.text == frame(run, 0, "en")
         part = await client.get(server.url(f"runs/{run.id}/snapshot?from=7&lang=zh"))
-        assert part.text == server_registry.frame(run, 7, "zh")
+        assert part.text == frame(run, 7, "zh")
         assert (await client.get(server.url("ping"))).json() == {"ok": True}
 
 

@@ -12,6 +12,7 @@ from tests.support.fake_engine import until
 from viz_engine.run import ceilings
 from viz_engine.run.sweep import SweepSettings
 from viz_engine.server import registry
+from viz_engine.server.limits import Limits
 from viz_engine.server.supervisor import Supervisor
 from viz_engine.server.sweeps import SweepJobs
 from viz_engine.text import UserError
@@ -27,7 +28,7 @@ def settings(**changes: object) -> SweepSettings:
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepJobs]:
     monkeypatch.setenv("SECOND_TOKEN_CACHE", str(tmp_path))
-    runs = registry.Registry(Supervisor(fake_engine.spawn()), registry.Limits(sweep_s=120))
+    runs = registry.Registry(Supervisor(fake_engine.spawn()), Limits(sweep_s=120))
     yield SweepJobs(runs, alive=lambda session_id: True)
     runs.stop()
 

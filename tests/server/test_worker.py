@@ -24,7 +24,7 @@ from viz_engine.paths import ROOT
 from viz_engine.run.codec import settings_to_dict, to_line
 from viz_engine.run.events import RunFinished, RunSettings
 from viz_engine.server import supervisor, watchdog
-from viz_engine.server.registry import Run
+from viz_engine.server.runs import Run
 from viz_engine.text import Message
 
 SETTINGS = fake_engine.settings()
@@ -500,11 +500,13 @@ import time
 from tests.support import fake_engine
 from viz_engine.run import events
 from viz_engine.run import codec
-from viz_engine.server import registry, supervisor
+from viz_engine.server.runs import Run
+from viz_engine.server import supervisor
+from viz_engine.server.runs import Run
 engine = supervisor.Supervisor(fake_engine.spawn())
 engine.start()
 settings = codec.settings_from_dict({settings_to_dict(settings)!r})
-run = registry.Run("r", settings, None)
+run = Run("r", settings, None)
 engine.submit(run)
 fake_engine.until(lambda: len(run.log.steps) >= 2)
 print(engine.pid, flush=True)

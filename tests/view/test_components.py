@@ -13,9 +13,10 @@ import pytest
 from tests.support import producer
 from viz_engine.paths import ROOT
 from viz_engine.run import cost, metrics
+from viz_engine.run.codec import to_line
 from viz_engine.run.events import KVSample, RunFinished, StepFinished
 from viz_engine.run.log import RunLog
-from viz_engine.server import registry
+from viz_engine.server.runs import Run, frame
 from viz_engine.view import components
 from viz_engine.view.memory import mount
 
@@ -34,20 +35,20 @@ RUNS = {
 }
 
 
-def run_of(name: str) -> registry.Run:
-    run = registry.Run(name, None, None)
+def run_of(name: str) -> Run:
+    run = Run(name, None, None)
     for event in producer.events(**RUNS[name]):
-        run.append_event(event, registry.to_line(event))
+        run.append_event(event, to_line(event))
     return run
 
 
-def frames_of(run: registry.Run) -> list[str]:
+def frames_of(run: Run) -> list[str]:
     """A frame for each event, as a slow run sends them, each repeating the three before it."""
     frames = []
-    growing = registry.Run(run.id, None, None)
+    growing = Run(run.id, None, None)
     for at, event in enumerate(run.log):
         growing.append_event(event, run.lines[at])
-        frames.append(registry.frame(growing, max(0, at - 3), "en"))
+        frames.append(frame(growing, max(0, at - 3), "en"))
     return frames
 
 
@@ -113,7 +114,7 @@ def python_report(log: RunLog, samples: list[KVSample], predicted: list[list[int
     }
 
 
-def javascript_reports(run: registry.Run) -> dict:
+def javascript_reports(run: Run) -> dict:
     """What the .mjs makes of the same frames, at every prefix."""
     question = {
         "frames": frames_of(run),
@@ -224,16 +225,16 @@ def test_a_fed_frame_repeats_the_last_second_and_resumes_where_asked(
     now = [100.0]
     monkeypatch.setattr(components.st, "session_state", state)
     monkeypatch.setattr(components.time, "monotonic", lambda: now[0])
-    run = registry.Run("fed", None, None)
+    run = Run("fed", None, None)
     records = list(producer.events(**RUNS["chat"]))
 
     def first_of_next() -> int:
         return json.loads(components._next_frame(run, "view", "en").split("\n", 1)[0])["first"]
 
     for event in records[:4]:
-        run.append_event(event, registry.to_line(event))
+        run.append_event(event, to_line(event))
     assert first_of_next() == 0
-    run.append_event(records[4], registry.to_line(records[4]))
+    run.append_event(records[4], to_line(records[4]))
     now[0] += 0.1
     assert first_of_next() == 0, "what is younger than a second once more"
     now[0] += 0.95
@@ -244,7 +245,7 @@ def test_a_fed_frame_repeats_the_last_second_and_resumes_where_asked(
     assert first_of_next() == 2
     assert first_of_next() == 5, "once, not for ever"
     for event in records[5:]:
-        run.append_event(event, registry.to_line(event))
+        run.append_event(event, to_line(event))
     assert isinstance(records[-1], RunFinished)
     assert first_of_next() == 0, "the last frame completes whatever the browser has"
 
@@ -333,7 +334,7 @@ def said_in_a_page(tmp_path: Path, reruns: list[tuple[str, list[str]]]) -> list[
 
 
 def test_a_run_that_cannot_be_shown_is_a_sentence_and_the_next_one_is_shown(tmp_path: Path) -> None:
-    good = registry.frame(run_of("chat"), 0, "en")
+    good = frame(run_of("chat"), 0, "en")
     events = len(run_of("chat").log)
     broken = {
         "not a frame": "<html>",
@@ -343,9 +344,9 @@ def test_a_run_that_cannot_be_shown_is_a_sentence_and_the_next_one_is_shown(tmp_
     }
     sentence = f"0 {components.words('en')['view.say.broken']}"
     reruns = []
-    for name, frame in broken.items():
-        assert frame != good, name
-        reruns += [(name, [frame]), (name, [good]), (f"after {name}", [good])]
+    for name, text in broken.items():
+        assert text != good, name
+        reruns += [(name, [text]), (name, [good]), (f"after {name}", [good])]
     said = said_in_a_page(tmp_path, reruns)
     for at, name in enumerate(broken):
         assert said[3 * at : 3 * at + 2] == [sentence] * 2, name
@@ -353,12 +354,12 @@ def test_a_run_that_cannot_be_shown_is_a_sentence_and_the_next_one_is_shown(tmp_
 
 
 def test_a_frame_that_only_says_where_the_run_stands_changes_the_sentence(tmp_path: Path) -> None:
-    run = registry.Run("queued", None, None)
+    run = Run("queued", None, None)
     frames = []
     for position in (2, 1):
         run.set_status("queued", position=position)
-        frames.append(registry.frame(run, 0, "en"))
+        frames.append(frame(run, 0, "en"))
     run.set_status("loading", fraction=0.4)
-    frames.append(registry.frame(run, 0, "en"))
+    frames.append(frame(run, 0, "en"))
     said = said_in_a_page(tmp_path, [("queued", [frame]) for frame in frames])
     assert ["place 2" in said[0], "place 1" in said[1], "40 %" in said[2]] == [True] * 3

@@ -7,7 +7,7 @@ from viz_engine.memory import server_log
 from viz_engine.model import config
 from viz_engine.paths import ASSETS
 from viz_engine.run.log import RunLog
-from viz_engine.server import registry
+from viz_engine.server.runs import Run
 from viz_engine.text import LANGUAGES, t
 from viz_engine.view.memory import evidence
 
@@ -23,7 +23,7 @@ def say(request):
 
 
 def test_a_recorded_run_says_that_predicted_and_counted_are_equal(say) -> None:
-    run = registry.Run("x", None, None)
+    run = Run("x", None, None)
     for event in RunLog.read((RUNS / "1-document.jsonl").read_bytes()):
         run.append_event(event, "")
     found = memory_account.account(run.log)
@@ -34,7 +34,7 @@ def test_a_recorded_run_says_that_predicted_and_counted_are_equal(say) -> None:
 
 
 def test_a_run_without_readings_shows_a_dash_and_no_formula(say) -> None:
-    run = registry.Run("x", None, None)
+    run = Run("x", None, None)
     for event in RunLog.read((RUNS / "2-chat.jsonl").read_bytes()):
         if event.__class__.__name__ != "Telemetry":
             run.append_event(event, "")

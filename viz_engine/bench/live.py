@@ -31,6 +31,7 @@ from viz_engine.paths import ROOT
 from viz_engine.run import metrics
 from viz_engine.run.codec import to_line
 from viz_engine.server import registry
+from viz_engine.server.runs import Run
 from viz_engine.text import UserError
 
 TARGETS = {  # name -> (limit, whether less is better)
@@ -324,7 +325,7 @@ def _add_runs(
     producer = _producer()
     runs.add_log(producer.log((snapshot_rows - 500,), 501), run_id="bench-snapshot")
     records = list(producer.events((rows,), int(rate * seconds), step_ms=1000 // rate))
-    grow = registry.Run("bench-grow", None, None)
+    grow = Run("bench-grow", None, None)
     runs._runs[grow.id] = grow
     lines = [to_line(event) for event in records]
     begun = next(i for i, event in enumerate(records) if getattr(event, "phase", "") == "decode")

@@ -17,14 +17,18 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
+from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.run import machine as run_machine
 from viz_engine.run.ceilings import save
 from viz_engine.run.codec import settings_from_dict, to_line
 from viz_engine.run.events import RunSettings
-from viz_engine.run.race import RaceSettings
+from viz_engine.run.race import RaceEvent, RaceSettings
 from viz_engine.text import Message, UserError
+
+if TYPE_CHECKING:
+    from viz_engine.engine.load import Loaded
 
 BEAT_S = 1.0  # between signs of life
 
@@ -41,7 +45,7 @@ class _Child:
         self._lock = threading.Lock()
         self.inbox: queue.SimpleQueue[dict] = queue.SimpleQueue()
         self.cancelled: set[str] = set()
-        self._loaded = None
+        self._loaded: Loaded | None = None
         self._keys: set[tuple[str, str, str]] = set()
 
     def send(self, op: str, **fields: object) -> None:
@@ -72,13 +76,12 @@ class _Child:
         os._exit(0)
 
     def serve(self) -> None:
+        """Do what is asked, one command after the other."""
         problem = None
-        parts: tuple = ()
         run_machine.share_cores()
         try:
-            from viz_engine.engine import generate, load
+            from viz_engine.engine import generate, load  # noqa: F401  torch may be missing
 
-            parts = (generate, load)
             memory_bytes = run_machine.memory_bytes()
             device, _ = load.choose_device("auto")
             dtype, _ = load.choose_dtype("auto", device)
@@ -97,28 +100,30 @@ class _Child:
             command = self.inbox.get()
             if problem is None:
                 if command["op"] == "measure":
-                    self._measure(command["device"], parts[1])
+                    self._measure(command["device"])
                 else:
-                    self._do(command, *parts)
+                    self._do(command)
             elif command["op"] in ("run", "race"):
                 self.send("refused", run_id=command["run_id"], message=_dict(problem))
             elif command["op"] == "measure":
                 self.send("measured", problem=_dict(problem))
 
-    def _do(self, command: dict, engine: object, models: object) -> None:
+    def _do(self, command: dict) -> None:
+        from viz_engine.engine.load import is_out_of_memory
+
         run_id = command.get("run_id")
         try:
             if command["op"] != "prepare":
-                for event in self._events(command, engine, models):
+                for event in self._events(command):
                     self.send("event", run_id=run_id, line=to_line(event))
                 self.send("done", run_id=run_id)
             else:
-                self._load(models, RunSettings(model=_default_model(), prompts=("",)), None)
+                self._load(RunSettings(model=DEFAULT_MODEL, prompts=("",)), None)
         except Exception as error:  # whatever a model does, the next run must work
             if not isinstance(error, UserError | _Cancelled):
                 traceback.print_exc()
             if command["op"] != "prepare":
-                full = models.is_out_of_memory(error)
+                full = is_out_of_memory(error)
                 why = Message(key="service.out_of_memory") if full else _why(error)
                 self.send("refused", run_id=run_id, message=_dict(why))
         finally:
@@ -126,35 +131,38 @@ class _Child:
             if command["op"] == "prepare":
                 self.send("progress", run_id=None, message=None, fraction=None)
 
-    def _measure(self, device: str, models: object) -> None:
+    def _measure(self, device: str) -> None:
         """Measure the ceilings of a device and keep them in the cache folder."""
-        from viz_engine.engine import ceilings
+        from viz_engine.engine import ceilings, load
 
         try:
-            machine = models.describe_device(device).name
+            machine = load.describe_device(device).name
             save(ceilings.measure(device, machine))
             self.send("measured", problem=None)
         except Exception as error:  # no room for the buffer, a full disk
             traceback.print_exc()
             self.send("measured", problem=_dict(_why(error)))
 
-    def _events(self, command: dict, engine: object, models: object) -> Iterator[object]:
+    def _events(self, command: dict) -> Iterator[RaceEvent]:
         """The records of the run or the race that a command asks for."""
+        from viz_engine.engine import generate
+
         run_id = command["run_id"]
         asked = {"queued_ns": command["queued_ns"], "cancelled": lambda: run_id in self.cancelled}
         if command["op"] == "run":
             settings = settings_from_dict(command["settings"])
-            loaded = self._load(models, settings, run_id)
+            loaded = self._load(settings, run_id)
             samples = command.get("samples", "each")
-            return engine.generate(loaded, settings, run_id=run_id, samples=samples, **asked)
+            return generate.generate(loaded, settings, run_id=run_id, samples=samples, **asked)
         from viz_engine.engine import race_runs
 
         race = settings_from_dict(command["settings"], RaceSettings)
-        loaded = self._load(models, race.run, run_id)
+        loaded = self._load(race.run, run_id)
         return race_runs.race(loaded, race, race_id=run_id, **asked)
 
-    def _load(self, models: object, settings: RunSettings, run_id: str | None) -> object:
+    def _load(self, settings: RunSettings, run_id: str | None) -> "Loaded":
         """The model asked for: the one that is held, or a new one in its place."""
+        from viz_engine.engine import load
 
         def progress(message: Message, fraction: float | None) -> None:
             if run_id in self.cancelled:
@@ -167,19 +175,13 @@ class _Child:
         if asked not in self._keys:
             self._loaded, self._keys = None, set()  # room for the new one first
             gc.collect()
-            self._loaded = models.load(*asked, progress)
+            self._loaded = load.load(*asked, progress)
             self._keys = {asked}
         if run_id in self.cancelled:
             raise _Cancelled
         if settings.warm_up and run_id is not None:  # what comes next, until the first record
             progress(Message(key="progress.warm_up"), None)
         return self._loaded
-
-
-def _default_model() -> str:
-    from viz_engine.model.files import DEFAULT_MODEL
-
-    return DEFAULT_MODEL
 
 
 def _dict(message: Message) -> dict[str, object]:

@@ -11,6 +11,7 @@ from viz_engine.run.log import RunLog
 from viz_engine.run.race import RaceLog
 from viz_engine.run.sweep import SweepResult
 from viz_engine.server import registry as server_registry
+from viz_engine.server.runs import Run
 
 RUN, RACE = "recorded-", "recorded-race-"  # an id begins so
 
@@ -27,14 +28,14 @@ def _data(what: str, name: str) -> bytes:
     return (ASSETS / what / f"{name}.jsonl").read_bytes()
 
 
-def run(registry: server_registry.Registry, name: str) -> server_registry.Run:
+def run(registry: server_registry.Registry, name: str) -> Run:
     """A shipped run, put into the registry (again, if it was evicted). Raises KeyError on a name
     that `names("runs")` lacks."""
     run_id = RUN + name
     return registry.get(run_id) or registry.add_log(RunLog.read(_data("runs", name)), run_id=run_id)
 
 
-def race(registry: server_registry.Registry, name: str) -> server_registry.Run:
+def race(registry: server_registry.Registry, name: str) -> Run:
     """A shipped race, alike. Raises KeyError."""
     run_id = RACE + name
     return registry.get(run_id) or registry.add_log(

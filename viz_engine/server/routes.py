@@ -1,7 +1,7 @@
 """The routes of the live view: ping, snapshot, socket and cancel of a run, beside Streamlit's own.
 
 Streamlit checks no Origin on routes that are not its own: `origins` does, and each route once more,
-so that none depends on where it is mounted. Nothing here knows what is in a frame (registry) or
+so that none depends on where it is mounted. Nothing here knows what is in a frame (runs) or
 who draws it (view).
 
 Try it: `streamlit run app.py`, then `curl localhost:8501/api/runs/<id>/snapshot`
@@ -15,7 +15,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from viz_engine.server.origins import same_origin
-from viz_engine.server.registry import Registry, Run, frame, registry
+from viz_engine.server.registry import Registry, registry
+from viz_engine.server.runs import Run, frame
 from viz_engine.text import t
 
 UNKNOWN_RUN, BAD_REQUEST = 4404, 4400  # close codes of the socket

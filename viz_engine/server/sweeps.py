@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from viz_engine.run import ceilings
 from viz_engine.run.sweep import Progress, Sweep, SweepResult, SweepSettings
 from viz_engine.server import registry as server_registry
-from viz_engine.server.registry import GRACE_S, Registry, Run, registry
+from viz_engine.server.registry import GRACE_S, Registry, registry
+from viz_engine.server.runs import Run
 from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import Message, UserError
 
@@ -142,8 +143,7 @@ class SweepJobs:
         self._alive = alive or server_registry.session_alive
         self._lock = threading.Lock()
         self._jobs: dict[str, SweepJob] = {}
-        before = runs.engine.on_tick
-        runs.engine.on_tick = lambda: (before(), self.tick())
+        runs.every_second.append(self.tick)
 
     def submit(self, settings: SweepSettings, session_id: str | None) -> SweepJob:
         """Start a sweep for a browser session. Raises UserError beyond the limits of the server,

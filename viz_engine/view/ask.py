@@ -19,6 +19,7 @@ from viz_engine.model import files
 from viz_engine.model.tokenizer import tokenizer_of
 from viz_engine.run.log import MAX_FILE_BYTES
 from viz_engine.server import registry as server_registry
+from viz_engine.server.runs import Run
 from viz_engine.text import Message, UserError, grouped
 
 KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
@@ -126,7 +127,7 @@ def recorded(
         )
 
 
-def download(say: Say, label: str, run: server_registry.Run) -> None:
+def download(say: Say, label: str, run: Run) -> None:
     """The button that saves a run's or a race's records."""
     st.download_button(
         say(label),

@@ -16,7 +16,7 @@ from functools import cache
 import streamlit as st
 
 from viz_engine.paths import ASSETS
-from viz_engine.server import registry
+from viz_engine.server.runs import Run, frame
 from viz_engine.text import strings
 
 # Each file imports only from those before it.
@@ -103,7 +103,7 @@ def style(name: str) -> str:
 
 
 def live_view(
-    run: registry.Run | None,
+    run: Run | None,
     *,
     over: bool,
     language: str,
@@ -129,7 +129,7 @@ def live_view(
 
 
 def race_view(
-    run: registry.Run | None,
+    run: Run | None,
     *,
     over: bool,
     language: str,
@@ -148,7 +148,7 @@ def race_view(
 
 def _mount(
     component: Callable[..., object],
-    run: registry.Run | None,
+    run: Run | None,
     over: bool,
     language: str,
     key: str,
@@ -192,7 +192,7 @@ def _nothing() -> None:
     """A state of the component that only it and its page read."""
 
 
-def _next_frame(run: registry.Run, key: str, language: str) -> str:
+def _next_frame(run: Run, key: str, language: str) -> str:
     """The frame to feed: all that is new, and what was fed within the last second once more. A
     browser that has missed something says from where to resume."""
     sent = st.session_state.setdefault(f"{key}.fed", {})
@@ -209,4 +209,4 @@ def _next_frame(run: registry.Run, key: str, language: str) -> str:
         first, sent["resume"] = min(first, int(resume)), resume
     sent["recent"].append((sent["stop"], now))
     sent["stop"] = len(run.lines)
-    return registry.frame(run, first, language)
+    return frame(run, first, language)

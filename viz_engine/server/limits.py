@@ -1,0 +1,65 @@
+"""What one visitor may ask of this server, whatever a page sends.
+
+Try it: `python -c "from viz_engine.server import limits; print(limits.Limits.from_env())"`
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from viz_engine.model.files import DEFAULT_MODEL
+from viz_engine.run.events import RunSettings
+from viz_engine.run.race import RaceSettings
+from viz_engine.text import UserError, grouped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of a server. Each is set by the environment variable
+    SECOND_TOKEN_MAX_ and its name in capitals."""
+
+    batch: int = 16
+    new_tokens: int = 4096
+    prompt_chars: int = 200_000
+    queue: int = 16  # runs waiting
+    run_s: int = 1800  # then a run is stopped
+    sweep_s: int = 600  # the most that a sweep's budget may be
+    kept_runs: int = 64  # finished runs in memory
+    kept_mib: int = 256  # of their lines together
+    models: tuple[str, ...] | None = None  # None: any model
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> "Limits":
+        """Limits of this server. SECOND_TOKEN_HOSTED=1 offers the default model and those that
+        SECOND_TOKEN_MODELS lists, separated by commas. Raises ValueError that names a variable
+        that is not a whole number of at least 1."""
+        limits = cls()
+        for f in fields(cls):
+            name = f"SECOND_TOKEN_MAX_{f.name.upper()}"
+            if f.name == "models" or not env.get(name):
+                continue
+            if not env[name].strip().isdecimal() or int(env[name]) < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1: {env[name]!r}")
+            limits = replace(limits, **{f.name: int(env[name])})
+        if env.get("SECOND_TOKEN_HOSTED", "") not in ("", "0"):
+            listed = (name.strip() for name in env.get("SECOND_TOKEN_MODELS", "").split(","))
+            models = dict.fromkeys([DEFAULT_MODEL, *filter(None, listed)])
+            limits = replace(limits, models=tuple(models))
+        return limits
+
+    def check(self, settings: RunSettings | RaceSettings) -> None:
+        """Raises UserError where `settings` ask for more than this server gives."""
+        if isinstance(settings, RaceSettings):
+            settings = settings.run
+        num_chars = sum(len(prompt) for prompt in settings.prompts)
+        if num_chars > self.prompt_chars:
+            chars, limit = grouped(num_chars), grouped(self.prompt_chars)
+            raise UserError("service.prompt_size", chars=chars, limit=limit)
+        if not 1 <= settings.batch <= self.batch or len(settings.prompts) > self.batch:
+            raise UserError("service.batch", batch=settings.batch, limit=self.batch)
+        if not 1 <= settings.new_tokens <= self.new_tokens:
+            tokens = settings.new_tokens
+            raise UserError("service.new_tokens", tokens=tokens, limit=self.new_tokens)
+        if self.models is not None and settings.model not in self.models:
+            offered = ", ".join(self.models)
+            raise UserError("service.model", model=settings.model[:80], offered=offered)

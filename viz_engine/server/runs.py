@@ -1,0 +1,210 @@
+"""A run as the service keeps it: its log and lines, who watches, and what a frame of it holds.
+
+Every subscriber reads it from a cursor of its own and gets all that is ready in one frame. Nothing
+here knows how a run is made (supervisor), kept (registry), sent (routes) or drawn (view).
+
+Try it: `python -m pytest tests/server/test_registry.py -k frame`
+"""
+
+import json
+import threading
+from collections.abc import Callable
+
+from viz_engine.run import metrics
+from viz_engine.run.codec import from_line
+from viz_engine.run.events import Event, RunSettings, StepFinished
+from viz_engine.run.log import RunLog
+from viz_engine.run.race import LaneStarted, RaceLog, RaceSettings
+from viz_engine.text import Message
+
+PROGRESS_NS = 500_000_000  # between words about a race that is on
+UNPREDICTED: list[int | None] = [None] * 7
+
+
+class Run:
+    """One run: its log, the lines of it, and where it stands. One thread writes, any may read.
+
+    With the log of a race it is a race: nothing of it is sent before its end, so that no picture
+    slows what is being measured; until then there is a word about how far it is.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        settings: RunSettings | RaceSettings | None,
+        session_id: str | None,
+        log: RaceLog | None = None,
+    ) -> None:
+        self.id = run_id
+        self.settings = settings  # None: a run from a file
+        self.session_id = session_id
+        self.is_race = log is not None
+        self.log: RunLog | RaceLog = RunLog() if log is None else log
+        self._told_ns = 0
+        self.lines: list[str] = []
+        self.predicted: list[list[int | None]] = []  # one a step, see `frame`
+        self.num_bytes = 0  # of the lines
+        self.state = "queued"  # then loading, running, finished
+        self.position: int | None = None
+        self.message: Message | None = None
+        self.fraction: float | None = None
+        self.error: Message | None = None
+        self.note: Message | None = None  # shown when it has ended without an error
+        self.unwatched_since: float | None = None  # None: somebody subscribes
+        self.started_at: float | None = None  # when it left the queue
+        self._num_steps_before: list[int] = []  # steps before each event
+        self._subscribers: set[Callable[[], None]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    def append(self, line: str) -> Event:
+        """Take the next line of its source. Raises UserError on a line that is no record, LogError
+        where it does not follow."""
+        event = from_line(line, self.log.kinds)
+        self.append_event(event, line)
+        return event
+
+    def append_event(self, event: Event, line: str) -> None:
+        """Take a record and the line that it is written as. Raises LogError."""
+        columns_before = self.log.num_columns
+        self.log.append(event)
+        predicted = (
+            _predict(self.log, event, columns_before) if isinstance(event, StepFinished) else None
+        )
+        with self._lock:
+            self._num_steps_before.append(len(self.predicted))
+            if predicted is not None:
+                self.predicted.append(predicted)
+            self.lines.append(line)
+            self.num_bytes += len(line)
+            if self.state != "running":
+                self.state, self.position, self.message, self.fraction = "running", None, None, None
+            if self.log.finished is not None:
+                self.state, self.error = "finished", event.error
+                self.message = self.fraction = None
+                if event.finish_reason != "cancelled":
+                    self.note = None  # it came to its end before it was stopped
+        if not self.is_race or self.finished:
+            self._changed()
+        elif isinstance(event, LaneStarted | StepFinished):
+            self._tell(event)
+
+    def _tell(self, event: LaneStarted | StepFinished) -> None:
+        """How far a race is, now and then."""
+        lane = self.log.lanes[-1]
+        now = getattr(event, "end_ns", None)
+        if now is not None and now - self._told_ns < PROGRESS_NS:
+            return
+        self._told_ns = now or 0
+        settings = self.log.race.settings
+        if lane.purpose == "look":
+            self.set_status("running", message=Message(key="service.race_look"), fraction=1.0)
+            return
+        num_tokens = sum(len(ids) for step in lane.log.steps for ids in step.token_ids)
+        params = {
+            "repeat": lane.repeat + 1,
+            "repeats": settings.repeats,
+            "token": num_tokens,
+            "of": settings.run.new_tokens,
+        }
+        # Two literal keys, so that the tests of the texts see them.
+        key = "service.race_none" if lane.cache == "none" else "service.race_full"
+        share = (lane.repeat + num_tokens / settings.run.new_tokens * 0.9) / settings.repeats
+        self.set_status("running", message=Message(key=key, params=params), fraction=share)
+
+    def set_status(
+        self,
+        state: str,
+        *,
+        position: int | None = None,
+        message: Message | None = None,
+        fraction: float | None = None,
+    ) -> None:
+        """Where it stands before it runs. Does nothing once it has finished."""
+        with self._lock:
+            if self.state == "finished":
+                return
+            self.state, self.position = state, position
+            self.message, self.fraction = message, fraction
+        self._changed()
+
+    def finish(self, error: Message | None) -> None:
+        """End it without an event: it never began, or its file stops before its end."""
+        with self._lock:
+            self.state, self.error = "finished", error
+            self.position = self.message = self.fraction = None
+        self._changed()
+
+    def subscribe(self, wake: Callable[[], None]) -> None:
+        """Call `wake` after every change, from whichever thread makes it."""
+        with self._lock:
+            self._subscribers.add(wake)
+            self.unwatched_since = None
+
+    def unsubscribe(self, wake: Callable[[], None], now: float) -> None:
+        with self._lock:
+            self._subscribers.discard(wake)
+            if not self._subscribers:
+                self.unwatched_since = now
+
+    @property
+    def num_subscribers(self) -> int:
+        return len(self._subscribers)
+
+    def _changed(self) -> None:
+        for wake in tuple(self._subscribers):
+            wake()
+
+    def read(self, first: int, language: str) -> tuple[str, int, bool]:
+        """The frame from event `first` on, the event after it, and whether nothing more comes."""
+        with self._lock:
+            done = self.state == "finished"
+            stop = len(self.lines) if done or not self.is_race else 0
+            first = min(first, stop)
+            lines = self.lines[first:stop]
+            steps = self.predicted[self._num_steps_before[first] :] if lines else []
+            message = self.note if done else self.message
+            header = {
+                "first": first,
+                "count": len(lines),
+                "status": {
+                    "state": self.state,
+                    "position": self.position,
+                    "text": message.text(language) if message else None,
+                    "fraction": self.fraction,
+                },
+                "error": self.error.text(language) if self.error else None,
+                "predicted": steps,
+            }
+        head = json.dumps(header, separators=(",", ":"))
+        return "\n".join((head, *lines)), stop, done
+
+
+def frame(run: Run, first: int, language: str) -> str:
+    """All of a run from event `first` on, as the routes send it: a line of JSON (`first`, `count`,
+    `status`, `error` in words, `predicted`), then one line an event.
+
+    `predicted` has for each step_finished line `[flops, flops_without_cache, kv_live_bytes,
+    kv_reserved_bytes, kv_bytes_read, kv_bytes_written, weight_bytes_read]`, each None where there
+    is no basis.
+    """
+    return run.read(first, language)[0]
+
+
+def _predict(log: RunLog, step: StepFinished, columns_before: int) -> list[int | None]:
+    try:
+        here, without = metrics.predicted_step(log.started, step, columns_before)
+    except (KeyError, ValueError, ArithmeticError):  # a file may name a dtype of its own
+        return UNPREDICTED
+    return [
+        here.flops,
+        without.flops,
+        here.kv_live_bytes,
+        here.kv_reserved_bytes,
+        here.kv_bytes_read,
+        here.kv_bytes_written,
+        here.weight_bytes_read,
+    ]
