@@ -1,5 +1,5 @@
-// Products for many rows, as prefill makes them: of rows with a matrix of weights, and of queries
-// with the rows of the cache. What is multiplied is widened to float32 in pieces that the first
+// Kernels for many tokens, as prefill makes them: tokens times a matrix of weights, and queries
+// with the rows of the cache. What is multiplied is upcast to float32 in pieces that the first
 // caches hold, so that memory is read in the type in which it lies.
 
 #pragma once
@@ -87,7 +87,7 @@ inline void pack(const T* rows, int64_t pitch, int64_t num, int64_t depth, float
   }
 }
 
-// --- rows with a matrix ---------------------------------------------------------------------
+// --- tokens with a matrix -------------------------------------------------------------------
 
 // The sums of panel p, rounded into their columns of y [m, n].
 template <class T>
