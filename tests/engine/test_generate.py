@@ -308,12 +308,12 @@ def test_telemetry_comes_about_once_a_second(tiny: Callable[..., Loaded]) -> Non
     assert all(r.memory_used_bytes > 10**7 and r.power_w is None for r in readings)
 
 
-def test_onednn_is_off_in_steps_of_one_row_only(
+def test_onednn_is_off_in_steps_of_one_token_only(
     tiny: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = tiny()
     seen = []
-    monkeypatch.setattr(loaded, "onednn_off_for_one_row", True)
+    monkeypatch.setattr(loaded, "onednn_off_for_one_token", True)
     real = loaded.model.forward
 
     def looking(**kwargs: object) -> object:

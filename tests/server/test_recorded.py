@@ -18,6 +18,7 @@ from viz_engine.paths import ASSETS
 from viz_engine.run import cost, metrics
 from viz_engine.run.events import RunSettings
 from viz_engine.run.log import RunLog
+from viz_engine.text import LANGUAGES
 
 RUNS = sorted((ASSETS / "runs").glob("*.jsonl"))
 SHORT_COLUMNS = 300  # of all sequences together; longer ones take too long here
@@ -61,6 +62,15 @@ def test_a_recorded_run_is_whole_and_labelled(path: Path) -> None:
     assert log.started.source == "engine" and log.started.hardware.name
     assert log.started.started_at.startswith("20")
     assert asked(log) == log.started.settings
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_parts_that_are_no_more_are_shown_by_their_key(language: str) -> None:
+    """The engine packed weights when 1-document was made."""
+    log = read(next(path for path in RUNS if path.stem == "1-document"))
+    packed = next(part for part in log.started.parts if part.name == "packed_weights")
+    assert packed.on and "part.packed_on" in packed.reason.text(language)
+    assert all(part.reason.text(language) for part in log.started.parts)
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)

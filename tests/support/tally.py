@@ -10,14 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from viz_engine.engine.kernels.linear import packed_layers
-
 SLAB_DIMS = 5  # `[L, B, H, capacity, D]`: nothing else that a forward makes empty has as many
 
 
 def storage(tensor: torch.Tensor) -> int:
-    if tensor.is_mkldnn:  # a packed weight: torch cannot look into it
-        return id(tensor)
     return tensor.untyped_storage().data_ptr()
 
 
@@ -31,7 +27,6 @@ class Tally(TorchDispatchMode):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.parameters = {storage(p) for p in model.parameters()}
-        self.parameters |= {storage(layer.packed) for layer in packed_layers(model)}
         self.rows: dict[int, torch.Tensor] = {}  # kept alive: an address stands for one tensor
         self.reset()
 

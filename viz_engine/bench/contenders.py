@@ -28,7 +28,7 @@ class Ours:
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
-        self.weight_bytes = unique_bytes(loaded.model) + loaded.packed_bytes
+        self.weight_bytes = unique_bytes(loaded.model)
         self.rows: Rows | None = None
 
     def prefill(self, ids: torch.Tensor, chunk_len: int) -> torch.Tensor:

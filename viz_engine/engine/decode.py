@@ -118,7 +118,7 @@ class Decoder:
     @contextmanager
     def _chosen(self) -> Iterator[None]:
         """The kernels that `engine.forward` takes for such a step."""
-        off = self.batch == 1 and self.loaded.onednn_off_for_one_row
+        off = self.batch == 1 and self.loaded.onednn_off_for_one_token
         with linear.onednn(not off), compiled(self.loaded.compiled_attention):
             yield
 

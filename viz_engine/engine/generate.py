@@ -77,7 +77,7 @@ def generate(
     check_window(loaded.spec, settings.context_len or 0)  # before as much text is made
     settings = resolve(loaded, settings)
     prompts = encode(loaded, settings)
-    room = available_bytes(loaded.device) - loaded.packed_bytes
+    room = available_bytes(loaded.device)
     check(loaded.spec, settings, [len(ids) for ids in prompts], room)
     run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens, eager)
     run.samples, run.look = samples, look
@@ -474,7 +474,7 @@ def forward(
     rows: Rows | None,
 ) -> torch.Tensor:
     """Logits `[B, vocab]` of the last column."""
-    one_row = ids.numel() == 1 and loaded.onednn_off_for_one_row
+    off = ids.numel() == 1 and loaded.onednn_off_for_one_token
     given = {
         "input_ids": ids,
         "position_ids": positions,
@@ -484,9 +484,9 @@ def forward(
         "logits_to_keep": 1,
     }
     counting = nullcontext() if rows is None else rows.reads.counting()
-    widen = loaded.prefill_in_float32 and ids.shape[1] > 1
+    upcast = loaded.prefill_in_float32 and ids.shape[1] > 1
     own = compiled(loaded.compiled_prefill if ids.shape[1] > 1 else loaded.compiled_attention)
-    with counting, linear.onednn(not one_row), in_float32(widen), own:
+    with counting, linear.onednn(not off), in_float32(upcast), own:
         return call(loaded.model, loaded.probed.arguments, given)[:, -1]
 
 

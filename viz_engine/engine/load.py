@@ -65,8 +65,7 @@ class Loaded:
     probed: Probed  # attention, cache, pieces: what agrees with the model as it was loaded
     compiled_attention: bool  # one query reads its rows with this program's own kernel
     compiled_prefill: bool  # several do
-    onednn_off_for_one_row: bool
-    packed_bytes: int  # of the second copy of the weights that decode reads
+    onednn_off_for_one_token: bool
     prefill_in_float32: bool
     threads: Threads
     weight_bytes_once: int | None  # weights that every forward reads whole; None: it chooses some
@@ -114,9 +113,9 @@ def load(
     if model == model_files.DEFAULT_MODEL:
         reasons.append(Message(key="reason.dequantised"))
     wide = DTYPES[chosen_dtype]
-    ways = linear.choose(network, chosen_device, wide, free_bytes(chosen_device))
+    matmuls = linear.choose(network, chosen_device, wide)
     norms = norm.choose(network, chosen_device, wide)
-    reading = _choose_attention(probed, spec, chosen_device, wide, ways.prefill_in_float32)
+    reading = _choose_attention(probed, spec, chosen_device, wide, matmuls.prefill_in_float32)
     once, lookup = count_weights(network)
     return Loaded(
         name=model,
@@ -127,15 +126,14 @@ def load(
         dtype=chosen_dtype,
         hardware=describe_device(chosen_device),
         reasons=tuple(reasons),
-        parts=(*probed.parts, *reading, norms, *ways.parts),
+        parts=(*probed.parts, *reading, norms, *matmuls.parts),
         probed=probed,
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
         pad_token_id=_pad_token_id(config, tokenizer, spec.vocab_size),
         compiled_attention=reading[0].on,
         compiled_prefill=reading[1].on,
-        onednn_off_for_one_row=ways.onednn_off_for_one_row,
-        packed_bytes=ways.packed_bytes,
-        prefill_in_float32=ways.prefill_in_float32,
+        onednn_off_for_one_token=matmuls.onednn_off_for_one_token,
+        prefill_in_float32=matmuls.prefill_in_float32,
         threads=Threads(torch.get_num_threads(), torch.set_num_threads),
         weight_bytes_once=once,
         lookup_row_bytes=lookup,
@@ -143,13 +141,13 @@ def load(
 
 
 def _choose_attention(
-    probed: Probed, spec: ModelSpec, device: str, dtype: torch.dtype, widen: bool
+    probed: Probed, spec: ModelSpec, device: str, dtype: torch.dtype, upcast: bool
 ) -> tuple[EnginePart, EnginePart]:
     """How one query and how several read the rows, by the size of most layers."""
     sizes = [(at.num_kv_heads, at.key_dim, at.value_dim) for at in spec.layers if at.num_kv_heads]
     usual = max(sizes, key=sizes.count, default=(0, 0, 0))
     heads = spec.num_query_heads
-    return attention.choose(heads, usual, device, dtype, probed.own_attention, widen)
+    return attention.choose(heads, usual, device, dtype, probed.own_attention, upcast)
 
 
 def fetch(model: str, progress: Progress = lambda message, fraction: None) -> Path:
@@ -290,9 +288,9 @@ def one_row_ns(width: int, dtype: torch.dtype) -> int:
     """Nanoseconds of one row against a square matrix, as in decode: the fastest of five, of the
     own kernel where there is one."""
     weight, row = torch.ones(width, width, dtype=dtype), torch.ones(1, width, dtype=dtype)
-    work = {"torch": lambda: torch.nn.functional.linear(row, weight)}
+    work = {"torch": [lambda: torch.nn.functional.linear(row, weight)]}
     if build.takes_weight(weight):
-        work["own"] = lambda: build.linear(row, weight, None)
+        work["own"] = [lambda: build.linear(row, weight, None)]
     return int(min(build.fastest_ms(work).values()) * 1e6)
 
 

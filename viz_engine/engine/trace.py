@@ -17,7 +17,6 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from viz_engine.engine.cache.cache import Rows
 from viz_engine.engine.compatibility import call
-from viz_engine.engine.kernels import linear
 from viz_engine.engine.kernels.attention import ATTENTION, register
 
 
@@ -66,15 +65,13 @@ class Step(torch.nn.Module):
         self, ids: torch.Tensor, positions: torch.Tensor, *tensors: torch.Tensor
     ) -> torch.Tensor:
         """Logits `[B, vocab]`. `tensors`: keys of all layers, values of all layers, the mask
-        `[B, 1, 1, S]` where there is one, packed weights."""
+        `[B, 1, 1, S]` where there is one."""
         slots = Cache(layers=[Slot() for _ in range(self.num_layers)])
         rest = list(tensors)
         for name in ("keys", "values"):
             for slot in slots.layers:
                 setattr(slot, name, rest.pop(0))
         mask = rest.pop(0) if self.masked else None
-        for layer, packed in zip(linear.packed_layers(self.network), rest, strict=True):
-            layer.packed = packed
         given = {
             "input_ids": ids,
             "position_ids": positions,
@@ -92,7 +89,6 @@ class Traced:
     def __init__(self, network: torch.nn.Module, step: Callable[..., torch.Tensor]) -> None:
         self.step = step
         self.weights = _weights(network)
-        self.packed = [layer.packed for layer in linear.packed_layers(network)]
 
     def __call__(
         self,
@@ -104,7 +100,7 @@ class Traced:
         """Logits `[B, vocab]`. The reads are counted by the rows, as they are handed in."""
         tensors = _tensors(rows, mask)
         with torch.inference_mode(), torch.jit.optimized_execution(False):
-            return self.step(*self.weights, ids, positions, *tensors, *self.packed)
+            return self.step(*self.weights, ids, positions, *tensors)
 
 
 def trace(
@@ -119,28 +115,22 @@ def trace(
     knows. Raises whatever the tracer raises."""
     step = Step(network, arguments, len(rows.layers), mask is not None).eval()
     weights = _weights(network)
-    forwards = linear.packed_layers(network)
-    packed = [layer.packed for layer in forwards]
     tensors = _tensors(rows, mask)
 
     def with_weights(*given: torch.Tensor) -> torch.Tensor:
         with _held(network, dict(zip(map(id, weights), given, strict=False))):
             return step(*given[len(weights) :])
 
-    given = (*weights, ids, positions, *tensors, *packed)
+    given = (*weights, ids, positions, *tensors)
     # A row less: of the mask [B, 1, 1, S], of keys and values [B, H, S, D].
     fewer = [t[..., 1:] if t.dtype == torch.bool else t[:, :, 1:] for t in tensors]
-    shorter = (*weights, ids, positions, *fewer, *packed)
-    try:
-        with torch.inference_mode(), warnings.catch_warnings(), _no_mask_made():
-            # Numbers that Python reads are frozen: whether that matters is seen in the logits.
-            warnings.simplefilter("ignore")
-            recorded = torch.jit.trace(with_weights, given, check_trace=False, strict=False)
-            with torch.jit.optimized_execution(False):
-                recorded = _without_sizes(recorded.graph, given, shorter)
-    finally:
-        for layer, own in zip(forwards, packed, strict=True):
-            layer.packed = own
+    shorter = (*weights, ids, positions, *fewer)
+    with torch.inference_mode(), warnings.catch_warnings(), _no_mask_made():
+        # Numbers that Python reads are frozen: whether that matters is seen in the logits.
+        warnings.simplefilter("ignore")
+        recorded = torch.jit.trace(with_weights, given, check_trace=False, strict=False)
+        with torch.jit.optimized_execution(False):
+            recorded = _without_sizes(recorded.graph, given, shorter)
     return Traced(network, recorded)
 
 

@@ -123,10 +123,10 @@ def choose(
     device: str,
     dtype: torch.dtype,
     own_attention: bool,
-    widen: bool,
+    upcast: bool,
 ) -> tuple[EnginePart, EnginePart]:
     """Whether `compiled` is faster than torch here in decode and in prefill (there with
-    `in_float32(widen)`), for a layer with `sizes` (KV heads, widths of K and of V): timed on some
+    `in_float32(upcast)`), for a layer with `sizes` (KV heads, widths of K and of V): timed on some
     rows."""
     num_heads, width, value_width = sizes
     if device != "cpu" or not own_attention or not num_heads or not num_query_heads:
@@ -142,12 +142,12 @@ def choose(
     one = (queries[:, :, :1], key, value, None, None)
     piece = (queries, key, value, mask, None)
     ways = {"decode": (_one_query, one), "prefill": (_many_queries, piece)}
-    with torch.inference_mode(), in_float32(widen):
+    with torch.inference_mode(), in_float32(upcast):
         decode, prefill = (
             build.fastest_ms(
                 {
-                    "own": lambda given=given: build.attend(*given),
-                    "torch": lambda theirs=theirs, given=given: theirs(*given),
+                    "own": [lambda given=given: build.attend(*given)],
+                    "torch": [lambda theirs=theirs, given=given: theirs(*given)],
                 }
             )
             for theirs, given in ways.values()

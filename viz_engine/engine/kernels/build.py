@@ -1,8 +1,9 @@
-"""This program's own compiled products, where the machine has a C++ compiler.
+"""This program's custom kernels for matmul, attention and norms, where the machine has a C++
+compiler.
 
 `kernels.cpp` is compiled for this processor at the first load, once, and kept in the cache folder;
-what it gives is compared with torch before it is used. Without a compiler torch's own products do
-the same, slower. Whether a product wins here is measured by who uses it.
+what it gives is compared with torch before it is used. Without a compiler torch's own kernels do
+the same, slower. Whether a kernel wins here is measured by who uses it.
 
 Try it: `python -m viz_engine.engine.kernels.build` compiles and says what came of it
 """
@@ -12,8 +13,9 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,7 @@ from viz_engine.run import machine
 from viz_engine.text import Message
 
 Progress = Callable[[Message, float | None], None]
+Name = TypeVar("Name")
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 INCLUDED = ("simd.h", "gemm.h")
@@ -36,8 +39,15 @@ BLOCK = 32  # `linear` takes widths that are multiples of it
 WIDTH = 16  # `attend`, `levels` and `rms_norm` likewise
 MOST_WIDTH = 320  # of a key
 DTYPES = (torch.bfloat16, torch.float32)
-NUM_TURNS = 5
-FAR_BEHIND = 4.0  # times the fastest, twice: then further calls would change nothing
+NUM_ALIKE = 3  # calls of each that have to agree: two can meet the same busy moment
+SPREAD = 1.2
+FAR_BEHIND = 3.0
+MOST_TURNS = 24
+MOST_TIMED_S = 4.0
+# Of this thread alone where there is a clock fine enough: the time in which other programs have
+# the core is not in it.
+FINE = time.get_clock_info("thread_time").resolution < 1e-6
+CLOCK = time.thread_time_ns if FINE else time.perf_counter_ns
 KEPT = 4  # compiled files: of other versions, or of other machines that share the folder
 
 _state: dict[str, Message | None] = {}  # "why": None once loaded, else why not
@@ -56,7 +66,7 @@ def is_loaded() -> bool:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`F.linear` of rows `[..., K]`; bfloat16 or float32, the weight as it lies."""
+    """`F.linear` of tokens `[..., K]`; bfloat16 or float32, the weight as it lies."""
     return torch.ops.second_token.linear(x, weight, bias)
 
 
@@ -110,26 +120,48 @@ def levels(keys: torch.Tensor, values: torch.Tensor, first: int, stop: int) -> t
     return torch.ops.second_token.levels(keys, values, first, stop)
 
 
-def fastest_ms(work: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The fastest of a few calls of each, by turns, so that a busy moment meets all, and on one
-    thread: where other programs run, the threads' waiting for each other is all that is seen. Who
-    is far behind is soon left out: a model waits for this while it is loaded."""
-    took: dict[str, list[int]] = {name: [] for name in work}
+def fastest_ms(
+    work: Mapping[Name, Sequence[Callable[[], object]]],
+    *,
+    contest: Callable[[Name], object] = lambda name: None,
+    clock: Callable[[], int] = CLOCK,
+) -> dict[Name, float]:
+    """Milliseconds of each one's calls: the fastest of each call, added up. On one thread: where
+    other programs run, threads that wait for each other are all that is seen.
+
+    By turns, so that a busy moment meets all, the first turn dropped; until every sum of the calls'
+    third fastest lies within SPREAD of that of their fastest. Who is settled so, and FAR_BEHIND
+    another of its contest that is, is left out. A model waits for this while it is loaded: after
+    MOST_TURNS or MOST_TIMED_S what was seen counts."""
+    took = {name: [[] for _ in calls] for name, calls in work.items()}
+    left, began = dict(work), time.monotonic()
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for turn in range(NUM_TURNS + 1):
-            if turn == 3:  # after two that count: a single one can be anything
-                best = {name: min(times[1:]) for name, times in took.items()}
-                most = FAR_BEHIND * min(best.values())
-                work = {name: call for name, call in work.items() if best[name] <= most}
-            for name, call in work.items():
-                start = time.perf_counter_ns()
-                call()
-                took[name].append(time.perf_counter_ns() - start)
+        for turn in range(MOST_TURNS):
+            for name, calls in left.items():
+                for call, times in zip(calls, took[name], strict=True):
+                    start = clock()
+                    call()
+                    times.append(clock() - start)
+            if turn >= NUM_ALIKE:
+                least, most = ({name: _sum(took[name], nth) for name in work} for nth in (0, 2))
+                settled = {name for name in work if most[name] <= SPREAD * least[name]}
+                best: dict[object, int] = {}
+                for name in settled:
+                    best[contest(name)] = min(least[name], best.get(contest(name), least[name]))
+                far = {n for n in settled if least[n] > FAR_BEHIND * best[contest(n)]}
+                left = {name: calls for name, calls in left.items() if name not in far}
+                if settled >= set(left) or time.monotonic() - began > MOST_TIMED_S:
+                    break
     finally:
         torch.set_num_threads(num_threads)
-    return {name: min(times[1:]) / 1e6 for name, times in took.items()}
+    return {name: _sum(times, 0) / 1e6 for name, times in took.items()}
+
+
+def _sum(took: list[list[int]], nth: int) -> int:
+    """The nth fastest of each call, without the first, added up."""
+    return sum(sorted(times[1:])[nth] for times in took)
 
 
 # --- compiling ------------------------------------------------------------------------------
@@ -219,7 +251,7 @@ def _check_owner(path: Path) -> None:
 
 
 def _agrees() -> bool:
-    """Whether the products give what torch gives, up to rounding."""
+    """Whether the kernels give what torch gives, up to rounding."""
     dice = torch.Generator().manual_seed(11)
     for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
         shapes = (50, 64), (9, 64), (9,), (2, 6, 9, 32), (2, 2, 700, 32), (2, 2, 700, 16)

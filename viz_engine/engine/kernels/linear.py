@@ -1,306 +1,210 @@
-"""How a model's linear layers multiply on a processor: the kernel that is faster here.
+"""How a model's linear layers multiply on a processor: the way that is fastest here, for each
+number of tokens.
 
-For a few rows, as in decode: this program's own, oneDNN, torch's, or oneDNN on weights packed
-beforehand (a second copy of them). For many rows, as in prefill: bfloat16, or in float32 with each
-weight converted as it is used, which is exact, by torch or by this program's own. Each sums up in
-float32 and rounds once. Measured at load on the model's own matrices. It knows nothing of models'
-structure or of runs.
+A layer multiplies M tokens `[M, K]` with its weight `[N, K]`. The ways: the custom matmul kernels,
+torch's own, and for bfloat16 an upcast of each weight to float32 as it is used, which is exact.
+Each sums up in float32 and rounds once. For one token there is torch without oneDNN, too: a switch
+of the whole step. All are measured at load on the model's own matrices. It knows nothing of
+models' structure or of runs.
 
 Try it: `python -m viz_engine bench --quick` shows each part with its reason
 """
 
-import warnings
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, groupby
 
 import torch
 import torch.nn.functional as F
 
 from viz_engine.engine.kernels import build
-from viz_engine.engine.kernels.build import fastest_ms
 from viz_engine.run.events import EnginePart
-from viz_engine.text import Message, mib
+from viz_engine.text import Message
 
-# From so many rows on a conversion of the weight may cost less than it wins: where bfloat16 is
-# slow, as without AVX-512, from few rows on. The own kernel is for fewer (batches, short prompts)
-# or for any number. All are measured.
-MANY_ROWS = (24, 96)
-SOME_ROWS = (8, 16)
-PIECE = 256  # rows of a piece of prefill
-SAMPLE_BYTES = 24 * 2**20  # of matrices to measure on, besides the output matrix
+CHUNK = 256  # tokens of a chunk of prefill
+SIZES = (1, 2, 4, 8, 16, 24, CHUNK)  # tokens at which each way is measured
+# Up to FEW tokens memory is the limit, so what is measured on must not lie in the caches: some
+# matrices and the output matrix. For more some matrices say as much.
+FEW = 4
+FEW_BYTES = 24 * 2**20
+SEVERAL_BYTES = 6 * 2**20
 SMALLEST_BYTES = 16 * 2**20  # below this a model's matrices say nothing
-GAIN = 0.9  # of the plain kernel's time: what a copy, a conversion or a kernel must reach
-SWITCH_GAIN = 0.95  # the same for a switch that costs nothing
-ANY = 2**62  # rows
+GAIN = 0.95  # of the time of the way before: what another must reach to be taken from there on
 
-
-# Where weights of a shape are converted to: fresh memory for each would take as long again.
-_rooms: dict[torch.Size, torch.Tensor] = {}
+Way = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+Times = Mapping[int, Mapping[str, float]]  # tokens -> way -> ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
+class Chosen:
     """What was chosen, and why."""
 
-    onednn_off_for_one_row: bool = False
-    packed_bytes: int = 0  # of the second copy
-    prefill_in_float32: bool = False
+    # In a step of one token, where torch multiplies it. Measured where no compiler is, on a
+    # processor with AVX-512: 14.0 ms a step of the default model against 27.2 with oneDNN on.
+    onednn_off_for_one_token: bool = False
+    prefill_in_float32: bool = False  # torch is faster so in a chunk
     parts: tuple[EnginePart, ...]
 
 
-def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
-with warnings.catch_warnings():
-    # Scripted, because the tracer cannot record this operation's arguments by itself.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    _packed_product = torch.jit.script(_product)
-
-
 class FastLinear:
-    """The forward of one linear layer: the own kernel or the packed weight for few rows, float32
-    for many."""
+    """The forward of one linear layer: `ways[M]` multiplies M tokens, the last of them more."""
 
-    def __init__(
-        self,
-        layer: torch.nn.Linear,
-        packed: torch.Tensor | None,
-        *,
-        own_rows: int,
-        many_rows: int,
-        widen: bool,
-    ) -> None:
+    __slots__ = ("layer", "most", "ways")
+
+    def __init__(self, layer: torch.nn.Linear, ways: tuple[Way, ...]) -> None:
         self.layer = layer
-        self.packed = packed  # oneDNN's own layout; torch cannot look into it
-        self.own_rows = own_rows if build.takes_weight(layer.weight) else 0
-        self.many_rows = many_rows
-        self.widen = widen
+        self.ways = ways
+        self.most = len(ways) - 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        weight, bias = self.layer.weight, self.layer.bias
-        num_rows = x.numel() // x.shape[-1]
-        if num_rows <= self.own_rows:
-            return build.linear(x, weight, bias)
-        many = num_rows >= self.many_rows
-        if many and self.widen:
-            return _widened(x, weight, bias)
-        if many or self.packed is None:
-            return F.linear(x, weight, bias)
-        return _packed_product(x, self.packed, bias)
+        num_tokens = x.numel() // x.shape[-1]
+        way = self.ways[num_tokens if num_tokens < self.most else self.most]
+        return way(x, self.layer.weight, self.layer.bias)
 
 
-def choose(network: torch.nn.Module, device: str, dtype: torch.dtype, free_bytes: int) -> Kernels:
-    """Measure, and give each linear layer of `network` the faster forward."""
+def choose(network: torch.nn.Module, device: str, dtype: torch.dtype) -> Chosen:
+    """Measure, and give each linear layer of `network` the fastest way for each number of
+    tokens."""
     layers = [m for m in network.modules() if type(m) is torch.nn.Linear]
     num_bytes = sum(layer.weight.nbytes for layer in layers)
     if device != "cpu" or dtype not in build.DTYPES or num_bytes < SMALLEST_BYTES:
         reason = Message(key="part.linear_plain")
-        return Kernels(parts=(EnginePart(name="linear", on=False, reason=reason),))
-    _rooms.clear()
-    sample = _sample(layers)
-    half = dtype == torch.bfloat16
+        return Chosen(parts=(EnginePart(name="linear", on=False, reason=reason),))
+    _scratch.clear()
     with torch.inference_mode():
-        packed = [_pack(layer) for layer in sample] if half and can_pack() else None
-        one = _one_row_ms(sample, packed, half=half)
-        rows = (*SOME_ROWS, *MANY_ROWS, PIECE)
-        more = {num: _rows_ms(sample, num, half=half) for num in rows}
-    own_rows = _own_rows(one, more)
-    own_rows = ANY if own_rows == PIECE else own_rows
-    plain = min(time for name, time in one.items() if name in ("onednn", "native"))
-    pack = packed is not None and not own_rows and one["packed"] < GAIN * plain
-    roomy = free_bytes > 2 * num_bytes
-    copied = pack and roomy
-    widen = half and _wins("float32", more[PIECE])
-    many_rows = MANY_ROWS[not (half and _wins("float32", more[MANY_ROWS[0]]))]
-    many_rows = max(many_rows, own_rows + 1)
-    if copied or widen or own_rows:
-        for layer in layers:
-            layer.forward = FastLinear(
-                layer,
-                _pack(layer) if copied else None,
-                own_rows=own_rows,
-                many_rows=many_rows,
-                widen=widen,
-            )
-    off = half and not (copied or own_rows) and one["native"] < SWITCH_GAIN * one["onednn"]
-    parts = [_own_part(one, own_rows)]
-    if half:
-        widened = more[PIECE] | {"rows": many_rows}
-        parts += _half_parts(
-            one, widened, num_bytes, pack=pack, roomy=roomy, widen=widen, off=off, own=own_rows
-        )
-    return Kernels(
-        onednn_off_for_one_row=off,
-        packed_bytes=num_bytes if copied else 0,
-        prefill_in_float32=widen,
+        times = fastest_times(_work(layers, half=dtype == torch.bfloat16))
+    one, chunk = times[1], times[CHUNK]
+    off = one.get("native", math.inf) < GAIN * one["torch"]
+    torch_ms = one["native"] if off else one["torch"]
+    times = times | {1: _without(one, "native") | {"torch": torch_ms}}
+    names = fastest_names(times)
+    others = fastest_names({num: _without(took, "own") for num, took in times.items()})
+    off = off and names[1] == "torch"
+    ways = _ways()
+    for layer in layers:
+        mine = names if build.takes_weight(layer.weight) else others
+        if set(mine) != {"torch"}:
+            layer.forward = FastLinear(layer, tuple(ways[name] for name in mine))
+    parts = [_own_part(one, names)]
+    if dtype == torch.bfloat16:
+        parts += [_switch_part(one, names, off=off), _upcast_part(chunk, names)]
+    return Chosen(
+        onednn_off_for_one_token=off,
+        prefill_in_float32=chunk.get("upcast", math.inf) < GAIN * chunk["torch"],
         parts=tuple(parts),
     )
 
 
-def _wins(name: str, times: dict[str, float]) -> bool:
-    """Whether it is faster than torch's plain product."""
-    return name in times and times[name] < GAIN * times["plain"]
+def fastest_names(times: Times) -> tuple[str, ...]:
+    """The way for 0, 1, 2 ... tokens, up to the most that were measured; more go as those.
+
+    For every number of tokens the way with the least time: as measured, or between two sizes, with
+    each way's time as a share of the fastest's there in a straight line between them, on
+    logarithmic scales. So where one way was fastest at both sizes, or nearly, it is taken between
+    them. torch's is the first, and a way stays until another takes less than GAIN of its time."""
+    names, now = [], "torch"
+    for num in range(1, max(times) + 1):
+        shares = _shares(times, num)
+        best = min(shares, key=shares.__getitem__)
+        if shares[best] < GAIN * shares[now]:
+            now = best
+        names.append(now)
+    return (names[0], *names)
 
 
-def _own_rows(one: dict[str, float], more: Mapping[int, dict[str, float]]) -> int:
-    """Up to how many rows the own kernel is used: the largest number measured before which it is
-    the fastest throughout."""
-    if not _is_fastest(one):
-        return 0
-    most = 1
-    for num, times in more.items():
-        if not _is_fastest(times, SWITCH_GAIN):
-            break
-        most = num
-    return most
+def _shares(times: Times, num: int) -> dict[str, float]:
+    """The time of each way for `num` tokens, over the fastest's."""
+    low = max(size for size in times if size <= num)
+    high = min(size for size in times if size >= num)
+    at = 0.0 if low == high else math.log(num / low) / math.log(high / low)
+    share = lambda size, name: times[size][name] / min(times[size].values())  # noqa: E731
+    ways = [name for name in times[low] if name in times[high]]
+    return {name: share(low, name) ** (1 - at) * share(high, name) ** at for name in ways}
 
 
-def _is_fastest(times: dict[str, float], gain: float = GAIN) -> bool:
-    """Whether the own kernel, where it was tried, beats every other."""
-    others = [time for name, time in times.items() if name != "own"]
-    return "own" in times and times["own"] < gain * min(others)
+def _without(times: Mapping[str, float], way: str) -> dict[str, float]:
+    return {name: ms for name, ms in times.items() if name != way}
 
 
-def packed_layers(network: torch.nn.Module) -> list[FastLinear]:
-    """The forwards of `network` that hold a packed weight."""
-    forwards = (vars(module).get("forward") for module in network.modules())
-    return [f for f in forwards if isinstance(f, FastLinear) and f.packed is not None]
+# --- measuring ------------------------------------------------------------------------------
 
 
-def can_pack() -> bool:
-    """Whether oneDNN packs bfloat16 weights on this processor; where it does not (x86 without
-    AVX-512), it raises RuntimeError."""
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+def fastest_times(
+    work: Mapping[tuple[int, str], Sequence[Callable[[], object]]],
+    clock: Callable[[], int] = build.CLOCK,
+) -> dict[int, dict[str, float]]:
+    """Milliseconds by number of tokens and by way. `work`: the calls of each."""
+    times: dict[int, dict[str, float]] = {}
+    found = build.fastest_ms(work, contest=lambda name: name[0], clock=clock)
+    for (num, way), ms in found.items():
+        times.setdefault(num, {})[way] = ms
+    return times
 
 
-def _pack(layer: torch.nn.Linear) -> torch.Tensor:
-    return torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), 1)
+def _work(
+    layers: list[torch.nn.Linear], *, half: bool
+) -> dict[tuple[int, str], list[Callable[[], object]]]:
+    """The calls to be measured, one a matrix: a short one is sooner left undisturbed. In such an
+    order that a matrix is called again only after many others, and comes from memory as in a
+    step. Of matrices that the custom kernel takes, where there are such."""
+    layers = [layer for layer in layers if build.takes_weight(layer.weight)] or layers
+    head = max(layers, key=lambda layer: layer.weight.nbytes)
+    rest = [layer for layer in layers if layer is not head]
+    samples: dict[int, list[torch.nn.Linear]] = {}
+    for num in SIZES:
+        if num <= FEW:
+            samples[num] = [head, *_first(rest, FEW_BYTES)]
+        else:
+            samples[num] = _first(rest, SEVERAL_BYTES) or [head]
+            rest = rest[len(samples[num]) :] + rest[: len(samples[num])]
+    ways = _ways()
+    if not build.takes_weight(head.weight):
+        del ways["own"]
+    if not half:
+        del ways["upcast"], ways["native"]
+    work = {}
+    for name, way in ways.items():
+        for num, sample in samples.items():
+            if name != "native" or num == 1:
+                work[num, name] = [_call(way, layer, num) for layer in sample]
+    return work
 
 
-def _widened(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def _call(way: Way, layer: torch.nn.Linear, num: int) -> Callable[[], object]:
+    x = torch.ones(num, layer.in_features, dtype=layer.weight.dtype)
+    return partial(way, x, layer.weight, layer.bias)
+
+
+def _first(layers: list[torch.nn.Linear], most_bytes: int) -> list[torch.nn.Linear]:
+    """The first of them, until they have so many bytes."""
+    before = accumulate((layer.weight.nbytes for layer in layers), initial=0)
+    return [layer for layer, total in zip(layers, before, strict=False) if total < most_bytes]
+
+
+# --- the ways -------------------------------------------------------------------------------
+
+# Where weights of a shape are converted to: fresh memory for each would take as long again.
+_scratch: dict[torch.Size, torch.Tensor] = {}
+
+
+def _upcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     bias = None if bias is None else bias.float()
-    room = _rooms.get(weight.shape)
+    room = _scratch.get(weight.shape)
     if room is None:
-        room = _rooms[weight.shape] = torch.empty(weight.shape, dtype=torch.float32)
+        room = _scratch[weight.shape] = torch.empty(weight.shape, dtype=torch.float32)
     return F.linear(x.float(), room.copy_(weight), bias).to(x.dtype)
 
 
-def _sample(layers: list[torch.nn.Linear]) -> list[torch.nn.Linear]:
-    """The first layers up to SAMPLE_BYTES, and the largest."""
-    sample, total = [max(layers, key=lambda layer: layer.weight.nbytes)], 0
-    for layer in layers:
-        if total < SAMPLE_BYTES and layer is not sample[0]:
-            sample.append(layer)
-            total += layer.weight.nbytes
-    return sample
+def _native(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    with onednn(False):
+        return F.linear(x, weight, bias)
 
 
-def _one_row_ms(
-    sample: list[torch.nn.Linear], packed: list[torch.Tensor] | None, *, half: bool
-) -> dict[str, float]:
-    """Milliseconds of one row through the sample, by kernel."""
-    rows = [torch.ones(1, layer.in_features, dtype=layer.weight.dtype) for layer in sample]
-
-    def plain(enabled: bool) -> None:
-        with onednn(enabled):
-            for layer, row in zip(sample, rows, strict=True):
-                F.linear(row, layer.weight, layer.bias)
-
-    def on_packed() -> None:
-        for layer, row, weight in zip(sample, rows, packed, strict=True):
-            _packed_product(row, weight, layer.bias)
-
-    def own() -> None:
-        for layer, row in zip(sample, rows, strict=True):
-            build.linear(row, layer.weight, layer.bias)
-
-    work = {"onednn": lambda: plain(True)}
-    if half:
-        work["native"] = lambda: plain(False)
-    if packed is not None:
-        work["packed"] = on_packed
-    if all(build.takes_weight(layer.weight) for layer in sample):
-        work["own"] = own
-    return fastest_ms(work)
-
-
-def _rows_ms(sample: list[torch.nn.Linear], num_rows: int, *, half: bool) -> dict[str, float]:
-    """Milliseconds of rows of a prompt through a few layers, by the way it is computed."""
-    few = sample[1:8] or sample
-    rows = [torch.ones(num_rows, layer.in_features, dtype=layer.weight.dtype) for layer in few]
-    both = list(zip(few, rows, strict=True))
-    work = {"plain": lambda: [F.linear(r, layer.weight, layer.bias) for layer, r in both]}
-    if half:
-        work["float32"] = lambda: [_widened(r, layer.weight, layer.bias) for layer, r in both]
-    if all(build.takes_weight(layer.weight) for layer in few):
-        work["own"] = lambda: [build.linear(r, layer.weight, layer.bias) for layer, r in both]
-    return fastest_ms(work)
-
-
-def _own_part(one: dict[str, float], own_rows: int) -> EnginePart:
-    """The own kernel, and what was measured of one row."""
-    name = "compiled_linear"
-    if "own" not in one:
-        why = build.load() or Message(key="part.compiled_widths")
-        return EnginePart(name=name, on=False, reason=why)
-    others = min(time for name, time in one.items() if name != "own")
-    params = {"own_ms": f"{one['own']:.2f}", "torch_ms": f"{others:.2f}"}
-    if own_rows == ANY:
-        reason = Message(key="part.compiled_linear_any", params=params)
-    elif own_rows:
-        reason = Message(key="part.compiled_linear_on", params=params | {"rows": own_rows})
-    else:
-        reason = Message(key="part.compiled_linear_off", params=params)
-    return EnginePart(name=name, on=own_rows > 0, reason=reason)
-
-
-def _half_parts(
-    one: dict[str, float],
-    many: dict[str, float],
-    num_bytes: int,
-    *,
-    pack: bool,
-    roomy: bool,
-    widen: bool,
-    off: bool,
-    own: int,
-) -> tuple[EnginePart, ...]:
-    """The three choices of bfloat16, each with what was measured."""
-    shown = {"packed_ms": "-"} | {f"{name}_ms": f"{value:.2f}" for name, value in one.items()}
-    switch = "part.onednn_off" if off else "part.onednn_unused" if own else "part.onednn_on"
-    size = {"size": mib(num_bytes)}
-    if pack:
-        packed = "part.packed_on" if roomy else "part.packed_memory"
-    elif own:
-        packed = "part.packed_needless"
-    else:
-        packed = "part.packed_off" if "packed" in one else "part.packed_absent"
-    wide = {"float32_ms": f"{many['float32']:.2f}", "bfloat16_ms": f"{many['plain']:.2f}"}
-    if own == ANY:
-        widened = "part.widened_own"
-        wide["own_ms"] = f"{many['own']:.2f}"
-    else:
-        widened = _widened_key(many["rows"]) if widen else "part.widened_off"
-        wide["rows"] = many["rows"]
-    return (
-        EnginePart(
-            name="packed_weights",
-            on=pack and roomy,
-            reason=Message(key=packed, params=shown | size),
-        ),
-        EnginePart(name="onednn_off_for_one_row", on=off, reason=Message(key=switch, params=shown)),
-        EnginePart(
-            name="prefill_in_float32",
-            on=widen or own == ANY,
-            reason=Message(key=widened, params=wide),
-        ),
-    )
-
-
-def _widened_key(rows: int) -> str:
-    return "part.widened_from" if rows < MANY_ROWS[1] else "part.widened_on"
+def _ways() -> dict[str, Way]:
+    return {"own": build.linear, "torch": F.linear, "upcast": _upcast, "native": _native}
 
 
 @contextmanager
@@ -312,3 +216,58 @@ def onednn(enabled: bool) -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+# --- the reasons ----------------------------------------------------------------------------
+
+
+def _own_part(one: Mapping[str, float], names: tuple[str, ...]) -> EnginePart:
+    """The custom kernel, and what was measured of one token."""
+    name = "compiled_linear"
+    if "own" not in one:
+        why = build.load() or Message(key="part.compiled_widths")
+        return EnginePart(name=name, on=False, reason=why)
+    others = min(ms for way, ms in one.items() if way != "own")
+    params = {"own_ms": f"{one['own']:.2f}", "torch_ms": f"{others:.2f}"}
+    if set(names) == {"own"}:
+        key = "part.compiled_linear_any"
+    elif "own" in names:
+        key = "part.compiled_linear_some"
+        params["tokens"] = _ranges(names, "own")
+    else:
+        key = "part.compiled_linear_off"
+    return EnginePart(name=name, on="own" in names, reason=Message(key=key, params=params))
+
+
+def _switch_part(one: Mapping[str, float], names: tuple[str, ...], *, off: bool) -> EnginePart:
+    """Whether oneDNN is off in steps of one token."""
+    key = "part.onednn_on" if names[1] == "torch" else "part.onednn_unused"
+    params = {"native_ms": f"{one['native']:.2f}", "onednn_ms": f"{one['torch']:.2f}"}
+    reason = Message(key="part.onednn_off" if off else key, params=params)
+    return EnginePart(name="onednn_off_for_one_token", on=off, reason=reason)
+
+
+def _upcast_part(chunk: Mapping[str, float], names: tuple[str, ...]) -> EnginePart:
+    """Whether a chunk of prefill is multiplied in float32, and what was measured of it."""
+    params = {f"{name}_ms": f"{ms:.2f}" for name, ms in chunk.items()}
+    params |= {"float32_ms": params.pop("upcast_ms"), "bfloat16_ms": params.pop("torch_ms")}
+    if names[-1] == "upcast":
+        num = 1 + max((i for i, name in enumerate(names) if name != "upcast"), default=0)
+        key = "part.widened_from" if num <= SIZES[-2] else "part.widened_on"
+        params["rows"] = num
+    else:
+        key = "part.widened_own" if names[-1] == "own" else "part.widened_off"
+    on = names[-1] != "torch"
+    return EnginePart(name="prefill_in_float32", on=on, reason=Message(key=key, params=params))
+
+
+def _ranges(names: tuple[str, ...], name: str) -> str:
+    """The numbers of tokens that go that way: "1-11, 24+"."""
+    found = []
+    for way, group in groupby(range(1, len(names)), key=names.__getitem__):
+        nums = list(group)
+        if way == name:
+            first, last = nums[0], nums[-1]
+            end = "+" if last == len(names) - 1 else f"\u2013{last}" if last > first else ""
+            found.append(f"{first}{end}")
+    return ", ".join(found)
