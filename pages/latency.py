@@ -393,7 +393,7 @@ def where(result: SweepResult, tag: str, *others: SweepResult) -> None:
         machine=started.hardware.name,
         device=started.hardware.device,
         threads=started.hardware.num_threads or "-",
-        model=started.spec.name,
+        model=started.spec.name if started.spec else started.settings.model,
         dtype=started.settings.dtype,
         runs=sum(len(one.logs) for one in (result, *others)),
         when=started.started_at[:10],

@@ -501,6 +501,9 @@ def growth_panel(log: RaceLog) -> None:
     """How the work grows with the length, predicted; measured times of a one-token race beside."""
     started = log.lanes[0].log.started
     spec = started.spec
+    if spec is None:
+        st.info(say("race.growth.no_formula", model_type=plain(started.settings.model)))
+        return
     try:
         lanes = {cache: growth_of(spec, cache == "full") for cache in CACHES}
         laws = {cache: race.growth_law(spec, cached=cache == "full") for cache in CACHES}
@@ -557,7 +560,7 @@ def measured_times(run: RunLog) -> list[tuple[int, float]]:
     return [(n, (steps[n - 1].end_ns - start) / 1e9) for n in wanted]
 
 
-def recorded_one_token(spec: ModelSpec) -> RaceLog | None:
+def recorded_one_token(spec: ModelSpec | None) -> RaceLog | None:
     """The shipped race from one token, where it is of this model; its type may be another."""
     if ONE_TOKEN not in recorded.names("races"):
         return None

@@ -1,7 +1,7 @@
 // The numbers beside the matrix: for each its value, its notes, and the formula with this run's numbers put in.
 //
 // Pure functions of facts and words; the DOM is elsewhere.
-import { reservedRowsOf } from "./run.mjs";
+import { layersOf, reservedRowsOf } from "./run.mjs";
 import { countOf, flopParts, ratioOf, sizeOf, sizeParts, timeOf, timeParts } from "./words.mjs";
 
 const BLOCK_LEN = 256;
@@ -25,8 +25,8 @@ function rowsFigure(run, facts, b, batch, cached, t) {
   const [first, stop] = facts.step.appended[b];
   const params = {
     new: countOf(stop - first), row: countOf(run.rowBytes), rows: countOf(facts.rows[b]),
-    layers: run.started.spec.layers.length, batch, b: b + 1, again: countOf(facts.step.num_new_tokens[b]),
-    terms: spellRow(run.started),
+    layers: layersOf(run.started).length, batch, b: b + 1, again: countOf(facts.step.num_new_tokens[b]),
+    terms: spellRow(run),
   };
   if (cached && !run.numColumns) {
     return { value: "0", unit: "", notes: [t("fig.rows.states")], numbers: t("fig.rows.states") };
@@ -49,16 +49,15 @@ function reservedNote(run, facts, t) {
 }
 
 /** 30 x 3 x (64 + 64) x 2, as text; layers that differ are added up. */
-function spellRow(started) {
-  const size = { float32: 4, bfloat16: 2, float16: 2 }[started.settings.dtype] ?? "?";
+function spellRow(run) {
   const kinds = new Map();
-  for (const layer of started.spec.layers) {
+  for (const layer of layersOf(run.started)) {
     if (!layer.num_kv_heads) continue;
     const kind = `${layer.num_kv_heads} × (${layer.key_dim} + ${layer.value_dim})`;
     kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
   }
   const terms = [...kinds].map(([kind, n]) => `${n} × ${kind}`);
-  return `${terms.length > 1 ? `(${terms.join(" + ")})` : terms[0] ?? 0} × ${size}`;
+  return `${terms.length > 1 ? `(${terms.join(" + ")})` : terms[0] ?? 0} × ${run.elementBytes ?? "?"}`;
 }
 
 function heldFigure(run, facts, batch, cached, t) {
@@ -70,7 +69,7 @@ function heldFigure(run, facts, batch, cached, t) {
     columns: countOf(facts.columns), batch, row: countOf(run.rowBytes),
     reserved_size: reservedSize(facts.reservedBytes, unit),
     blocks: countOf(Math.ceil(Math.max(facts.columns, run.promptColumns) / BLOCK_LEN)),
-    pads: sizeOf(facts.padBytes ?? 0), ended: sizeOf(facts.endedBytes ?? 0), terms: spellRow(run.started),
+    pads: sizeOf(facts.padBytes ?? 0), ended: sizeOf(facts.endedBytes ?? 0), terms: spellRow(run),
   };
   const known = facts.predictedLive !== null;
   const check = t(!known ? "fig.held.nobasis" : facts.agrees ? "fig.held.agrees" : "fig.held.differs", params);

@@ -9,7 +9,7 @@
  * which of them share one (the greatest is shown). `left` and `span` are those of each layer. */
 export function columnLayout(heads, width) {
   const total = heads.reduce((sum, n) => sum + n, 0);
-  const places = heads.reduce((sum, n) => sum + Math.max(n, 1), 0);
+  const places = Math.max(1, heads.reduce((sum, n) => sum + Math.max(n, 1), 0));
   const layerOf = new Int32Array(total);
   const headOf = new Int32Array(total);
   const placeOf = new Int32Array(total);
@@ -25,7 +25,7 @@ export function columnLayout(heads, width) {
     }
     place += Math.max(n, 1);
   });
-  const gaps = heads.length - 1;
+  const gaps = Math.max(0, heads.length - 1);
   let gap = gaps ? Math.max(1, Math.min(Math.round(width / 110), Math.floor((width * 0.12) / gaps))) : 0;
   let cell = Math.floor((width - gap * gaps) / places);
   const group = new Int32Array(total);
@@ -49,7 +49,7 @@ export function columnLayout(heads, width) {
   const last = heads.length - 1;
   return {
     total, count, group, layerOf, headOf, heads, x, left, span, cell, gap, separator, pooled,
-    used: pooled ? Math.max(count, 1) : left[last] + span[last],
+    used: pooled ? Math.max(count, 1) : heads.length ? left[last] + span[last] : 0,
   };
 }
 

@@ -6,7 +6,7 @@ import {
 } from "./layout.mjs";
 import { progress } from "./live_motion.mjs";
 import { newPyramid, setRows, wordOf } from "./matrix.mjs";
-import { elementSize, magnitudeOf, piecesAt, reservedRowsOf, textOf } from "./run.mjs";
+import { layersOf, magnitudeOf, piecesAt, reservedRowsOf, textOf } from "./run.mjs";
 import { drawStage, labelOf, stageLayout } from "./stage.mjs";
 import { countOf, layerWords, stageWords } from "./words.mjs";
 
@@ -56,7 +56,7 @@ export function fillMatrix(view) {
 
 function layColumns(matrix, run) {
   const { box } = matrix;
-  matrix.columns = columnLayout(run.started.spec.layers.map((layer) => layer.num_kv_heads), box.width);
+  matrix.columns = columnLayout(layersOf(run.started).map((layer) => layer.num_kv_heads), box.width);
   const spare = box.width - matrix.columns.used; // columns are whole pixels: what is left goes to the labels
   box.x0 += spare;
   box.labelW += spare;
@@ -93,7 +93,7 @@ export function paintMatrix(view, cursor, now) {
     box, columns: matrix.columns, pyramid: none ? null : matrix.pyramid, theme, bands: matrix.bands,
     rows: none ? 0 : rows, newRows,
     promptLen: run.started.prompt_texts[b].length,
-    layers: run.started.spec.layers,
+    layers: layersOf(run.started),
     reservedRows: none ? 0 : reservedRowsOf(run, facts.reservedBytes) ?? 0,
     slide: progress(anim.slide, now), pop: progress(anim.pop, now),
     reveal: progress(anim.reveal, now), revealFrom: anim.reveal?.from ?? 0,
@@ -303,12 +303,12 @@ function tipOf(view, [first, stop], column, x) {
   if (column < 0 || none) {
     const layer = none ? -1 : layerAt(columns, x);
     if (layer < 0) return { lines, layer };
-    return { lines: [t("tip.layer", { layer }), layerWords(run.started.spec.layers[layer], words)], layer };
+    return { lines: [t("tip.layer", { layer }), layerWords(layersOf(run.started)[layer], words)], layer };
   }
   const layer = columns.layerOf[column];
-  const spec = run.started.spec.layers[layer];
+  const spec = layersOf(run.started)[layer];
   lines.push(t("tip.cell", { layer, head: columns.headOf[column] }), magnitudes(view, first, stop, column));
-  const size = elementSize(run.started);
+  const size = run.elementBytes;
   const cell = (spec.key_dim + spec.value_dim) * size;
   if (size) lines.push(t("tip.bytes", { cell: countOf(cell), row: countOf(run.rowBytes) }));
   if (layerWords(spec, words)) lines.push(layerWords(spec, words));

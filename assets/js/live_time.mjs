@@ -5,7 +5,7 @@ import { put } from "./elements.mjs";
 import { niceCeil, timeScale } from "./layout.mjs";
 import { cursorOf, runEnd, seek, stepEnd, stepsAt } from "./player.mjs";
 import { drawRibbon, firstDecode } from "./ribbon.mjs";
-import { copiedAt, isOver, newRun } from "./run.mjs";
+import { copiedAt, isOver, layersOf, newRun } from "./run.mjs";
 import { labelOf } from "./stage.mjs";
 import { axisWords, countOf, sizeOf, timeOf, timeParts } from "./words.mjs";
 
@@ -46,7 +46,7 @@ export function paintRibbon(view, cursor, t) {
 export function paintChart(view, cursor) {
   const { shell, times, sum } = view;
   const { n, store: run, theme, unit, words } = shell;
-  const layers = run?.started?.spec.layers ?? [];
+  const layers = run?.started ? layersOf(run.started) : [];
   const key = layers.reduce((total, l) => total + l.num_kv_heads * l.key_dim, 0);
   const all = layers.reduce((total, l) => total + l.num_kv_heads * (l.key_dim + l.value_dim), 0);
   const steps = (g) => {

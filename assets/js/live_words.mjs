@@ -4,7 +4,7 @@ import { el, put } from "./elements.mjs";
 import { figuresOf } from "./figures.mjs";
 import { stepEnd } from "./player.mjs";
 import { decodeBlocks, firstDecode } from "./ribbon.mjs";
-import { isOver, piecesAt } from "./run.mjs";
+import { isOver, layersOf, piecesAt } from "./run.mjs";
 import { fontOf, tagOf, writeInfo, writeStory } from "./shell.mjs";
 import { probe } from "./theme.mjs";
 import {
@@ -69,7 +69,7 @@ export function writeWords(view, cursor, now) {
   writeChips(view);
   const started = Boolean(run?.started);
   const none = started && run.started.settings.cache === "none";
-  const kinds = started ? kindsOf(run.started.spec.layers, words) : "";
+  const kinds = started ? kindsOf(layersOf(run.started), words) : "";
   put(n.subtitle, t(none ? "subtitle.none" : "subtitle") + (kinds ? ` · ${kinds}` : ""));
   n.matrixCard.classList.toggle("none", none);
   n.matrix.setAttribute("aria-label", summaryText(run, cursor, b, words));
@@ -114,7 +114,7 @@ function writeRunInfo(shell) {
   const how = data.recorded ? "recorded" : isOver(run) ? "over" : "live";
   const date = how === "live" ? "" : ` · ${dateOf(startedAt, words.language)}`;
   const head = words.t(state === "retry" ? "info.retry" : `info.${how}`);
-  const text = `${head}${date} · ${machineOf(hardware)} · ${spec.name} · ${settings.dtype}`;
+  const text = `${head}${date} · ${machineOf(hardware)} · ${spec?.name ?? settings.model} · ${settings.dtype}`;
   writeInfo(shell, text, state === "retry" ? "retry" : how === "live" ? "live" : "over");
 }
 

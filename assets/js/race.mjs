@@ -23,13 +23,13 @@ export function takeRaceFrame(race, text) {
   return taken;
 }
 
-function takeRecord(race, event, predicted) {
+function takeRecord(race, event, beside) {
   if (event.kind === "race_started") race.race = event;
   else if (event.kind === "lane_started") race.all.push({ ...event, run: newRun() });
   else if (event.kind === "logits_compared") race.logits = event;
   else if (event.kind === "prefix_changed") race.prefix = event;
   else if (event.kind === "race_finished") race.finished = event;
-  else takeEvent(race.all[race.all.length - 1].run, event, predicted);
+  else takeEvent(race.all[race.all.length - 1].run, event, beside);
   race.numEvents++;
 }
 
@@ -65,7 +65,7 @@ export function tokenCosts(run) {
     for (let i = from; i <= last; i++) {
       const step = run.steps[i];
       cost.rows += step.num_new_tokens[0];
-      cost.flops = plus(cost.flops, run.predicted[i]?.[0]);
+      cost.flops = plus(cost.flops, run.predicted[i]?.flops);
       const moved = [step.weight_bytes_read, step.kv_bytes_read, step.kv_bytes_written];
       cost.moved_bytes = moved.reduce(plus, cost.moved_bytes);
     }

@@ -3,7 +3,7 @@ import { el, put } from "./elements.mjs";
 import { columnLayout, rowBands } from "./layout.mjs";
 import { newPyramid, setRows, wordOf } from "./matrix.mjs";
 import { LANES } from "./race.mjs";
-import { reservedRowsOf, textOf } from "./run.mjs";
+import { layersOf, reservedRowsOf, textOf } from "./run.mjs";
 import { drawStage, labelOf, stageLayout } from "./stage.mjs";
 import { countOf, stageWords, turnsText } from "./words.mjs";
 
@@ -50,7 +50,7 @@ export function rowsOf(run, at) {
 
 function layLane(lane, run) {
   const { box } = lane;
-  lane.columns = columnLayout(run.started.spec.layers.map((layer) => layer.num_kv_heads), box.width);
+  lane.columns = columnLayout(layersOf(run.started).map((layer) => layer.num_kv_heads), box.width);
   const spare = box.width - lane.columns.used;
   box.x0 += spare;
   box.labelW += spare;
@@ -95,7 +95,7 @@ export function paintLane(shell, lane, moment, now) {
   drawStage(context, {
     box, columns: lane.columns, pyramid: none || reading ? null : fillLane(lane, run, theme), theme, bands,
     rows: recompute ? 0 : rows, newRows: !none && !reading && step?.phase === "decode" ? 1 : 0,
-    promptLen: run.started.prompt_texts[0].length, layers: run.started.spec.layers,
+    promptLen: run.started.prompt_texts[0].length, layers: layersOf(run.started),
     reservedRows: recompute || !step ? 0 : reservedRowsOf(run, step.kv_reserved_bytes) ?? 0,
     slide: 1, pop: 1, reveal: 1, revealFrom: 0, recompute: rows ? recompute : null,
     ghost: laneGhost(run, at, none, words), hoverLayer: -1,

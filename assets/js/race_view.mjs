@@ -293,7 +293,7 @@ function writeRaceInfo(shell) {
   const head = t(state === "retry" ? "info.retry" : data.recorded ? "info.recorded" : "info.over");
   const times = t(repeats > 1 ? "lanes.info.repeats" : "lanes.info.once", { n: repeats });
   const date = dateOf(startedAt, words.language);
-  const text = [head, date, machineOf(hardware), spec.name, settings.dtype, times].join(" · ");
+  const text = [head, date, machineOf(hardware), spec?.name ?? settings.model, settings.dtype, times].join(" · ");
   writeInfo(shell, text, state === "retry" ? "retry" : "over");
 }
 

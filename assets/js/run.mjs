@@ -4,8 +4,6 @@
 // compare every prefix, so that the two cannot drift.
 // Try it: node -e 'import("./assets/js/run.mjs").then(m => console.log(m.newRun()))'
 
-const ELEMENT_SIZES = { float32: 4, bfloat16: 2, float16: 2 };
-
 /** An empty store. Steps keep the field names of the run file. */
 export function newRun() {
   return {
@@ -15,8 +13,11 @@ export function newRun() {
     started: null,
     finished: null,
     steps: [],
-    predicted: [], // one a step: flops, flops without a cache, KV live, reserved, read, written, weights read
-    columns: [], // columns attended after each step, pads included
+    rowBytes: null, // bytes of one position of one sequence in all layers; null: not known
+    elementBytes: null, // of one number of K or V
+    predicted: [], // one a step: its StepCost by name, flops and flops_without_cache; null: no basis
+    columns: [], // columns that each step attended, pads included
+    rows: [], // rows that each sequence holds after each step
     moved: [], // bytes read and written up to and with each step; null where a source does not say
     tokenSteps: [], // indices of the steps that gave a token
     pieces: [], // a sequence: [{text, step}]
@@ -27,7 +28,7 @@ export function newRun() {
 }
 
 /** Add a frame. Events that are here already are skipped. Returns {gap, added}: with a gap nothing is taken. `takeOne` adds
- * an event to a store of another kind. */
+ * an event to a store of another kind. Beside the lines the header says what Python's log makes of a start and of a step. */
 export function takeFrame(run, text, takeOne = takeEvent) {
   const cut = text.indexOf("\n");
   const header = JSON.parse(cut < 0 ? text : text.slice(0, cut));
@@ -35,39 +36,42 @@ export function takeFrame(run, text, takeOne = takeEvent) {
   run.status = header.status;
   run.error = header.error;
   const lines = cut < 0 ? [] : text.slice(cut + 1).split("\n");
-  let stepInFrame = 0;
+  let starts = 0;
+  let steps = 0;
   let added = 0;
   for (let i = 0; i < header.count; i++) {
-    if (header.first + i < run.numEvents) {
-      if (isStepLine(lines[i])) stepInFrame++;
-      continue;
-    }
-    const event = JSON.parse(lines[i]);
-    takeOne(run, event, event.kind === "step_finished" ? header.predicted[stepInFrame++] : null);
+    const isNew = header.first + i >= run.numEvents;
+    const event = isNew ? JSON.parse(lines[i]) : null;
+    const kind = isNew ? event.kind : kindOf(lines[i]);
+    const beside = { sizes: header.sizes[starts], columns: header.columns[steps], predicted: header.predicted[steps] };
+    if (kind === "run_started") starts++;
+    if (kind === "step_finished") steps++;
+    if (!isNew) continue;
+    takeOne(run, event, beside);
     added++;
   }
   return { gap: false, added };
 }
 
-function isStepLine(line) {
-  if (line.startsWith('{"kind":"')) return line.startsWith('{"kind":"step_finished"');
-  return JSON.parse(line).kind === "step_finished";
+function kindOf(line) {
+  return /^{"kind":"(\w+)"/.exec(line)?.[1] ?? JSON.parse(line).kind;
 }
 
-/** Add one event of a run, with what its step was predicted to cost. */
-export function takeEvent(run, event, predicted) {
-  if (event.kind === "run_started") takeStarted(run, event);
-  else if (event.kind === "step_finished") takeStep(run, event, predicted);
+/** Add one event of a run. `beside`: for a start its `sizes`, for a step its `columns` and what it was `predicted` to cost. */
+export function takeEvent(run, event, beside) {
+  if (event.kind === "run_started") takeStarted(run, event, beside.sizes);
+  else if (event.kind === "step_finished") takeStep(run, event, beside);
   else if (event.kind === "kv_sample") takeSample(run, event);
   else if (event.kind === "telemetry") run.telemetry.push(event);
   else if (event.kind === "run_finished") run.finished = event;
   run.numEvents++;
 }
 
-function takeStarted(run, event) {
+function takeStarted(run, event, sizes) {
   run.started = event;
-  run.numColumns = event.spec.layers.reduce((sum, layer) => sum + layer.num_kv_heads, 0);
-  run.rowBytes = rowBytes(event);
+  run.numColumns = layersOf(event).reduce((sum, layer) => sum + layer.num_kv_heads, 0);
+  run.rowBytes = sizes?.row_bytes ?? null;
+  run.elementBytes = sizes?.element_bytes ?? null;
   run.promptColumns = Math.max(...event.prompt_token_ids.map((ids) => ids.length));
   for (let b = 0; b < event.settings.batch; b++) {
     run.pieces.push([]);
@@ -75,12 +79,13 @@ function takeStarted(run, event) {
   }
 }
 
-function takeStep(run, step, predicted) {
+function takeStep(run, step, { columns, predicted }) {
   const k = run.steps.length;
-  const before = k ? run.columns[k - 1] : 0;
   run.steps.push(step);
-  run.predicted.push(predicted && predicted[0] !== null ? predicted : null); // an endpoint's spec may be unknown
-  run.columns.push(step.phase === "prefill" ? Math.max(...step.context_len) : before + 1);
+  run.predicted.push(predicted);
+  run.columns.push(columns);
+  const held = rowsAt(run, k);
+  run.rows.push(step.appended.map(([first, stop], b) => held[b] + stop - first - numDropped(step.dropped[b])));
   run.moved.push([k ? run.moved[k - 1] : 0, step.weight_bytes_read, step.kv_bytes_read, step.kv_bytes_written].reduce(plus));
   let gave = false;
   step.token_texts.forEach((texts, b) => {
@@ -88,6 +93,10 @@ function takeStep(run, step, predicted) {
     gave ||= texts.length > 0;
   });
   if (gave) run.tokenSteps.push(k);
+}
+
+function numDropped(ranges) {
+  return ranges.reduce((sum, [first, stop]) => sum + stop - first, 0);
 }
 
 function takeSample(run, sample) {
@@ -114,20 +123,14 @@ export function bytesOf(text) {
   return bytes;
 }
 
-/** Bytes of one position of one sequence in all layers, K and V. */
-export function rowBytes(started) {
-  const size = ELEMENT_SIZES[started.settings.dtype] ?? 0;
-  return size * started.spec.layers.reduce((sum, l) => sum + l.num_kv_heads * (l.key_dim + l.value_dim), 0);
-}
-
-/** Bytes of one element of K or V, null for a type that is not known here. */
-export function elementSize(started) {
-  return ELEMENT_SIZES[started.settings.dtype] ?? null;
+/** The layers of a run's model; none where a server does not say what it runs. */
+export function layersOf(started) {
+  return started.spec?.layers ?? [];
 }
 
 /** Whether every layer keeps all rows and nothing else, so that bytes follow from rows. */
 export function keepsAllRows(started) {
-  return started.spec.layers.every((layer) => (layer.kind ?? "full") === "full" && !layer.state_bytes);
+  return started.spec !== null && layersOf(started).every((layer) => (layer.kind ?? "full") === "full" && !layer.state_bytes);
 }
 
 /** Rows of one sequence that the reserved bytes have room for; null where layers differ in what they keep. */
@@ -139,10 +142,7 @@ export function reservedRowsOf(run, reservedBytes) {
 /** Rows that each sequence holds after k steps. */
 export function rowsAt(run, k) {
   if (!run.started) return [];
-  if (!k || run.started.settings.cache === "none") return run.pieces.map(() => 0);
-  const step = run.steps[k - 1];
-  return step.appended.map(([, stop], b) =>
-    stop - step.dropped[b].reduce((sum, [first, last]) => sum + last - first, 0));
+  return k ? run.rows[k - 1] : run.pieces.map((_, b) => run.started.found_len?.[b] ?? 0);
 }
 
 /** How many tokens sequence b has given after k steps. */
@@ -203,7 +203,7 @@ export function factsAt(run, k) {
     token.read = plus(token.read, s.kv_bytes_read);
     token.written = plus(token.written, s.kv_bytes_written);
     token.copied += copiedAt(run, i);
-    token.flops = plus(token.flops, run.predicted[i]?.[0]);
+    token.flops = plus(token.flops, run.predicted[i]?.flops);
     token.ns += s.end_ns - s.start_ns;
     token.newRows += s.num_new_tokens.reduce((a, n) => a + n, 0);
   }
@@ -216,12 +216,12 @@ export function factsAt(run, k) {
     columns: k ? run.columns[k - 1] : 0,
     liveBytes: step?.kv_live_bytes ?? null,
     reservedBytes: step?.kv_reserved_bytes ?? null,
-    predictedLive: known ? predicted[2] : null,
-    predictedReserved: known ? predicted[3] : null,
-    agrees: known && step.kv_live_bytes === predicted[2] && step.kv_reserved_bytes === predicted[3],
-    readAgrees: known && step.kv_bytes_read === predicted[4] && step.weight_bytes_read === predicted[6],
+    predictedLive: known ? predicted.kv_live_bytes : null,
+    predictedReserved: known ? predicted.kv_reserved_bytes : null,
+    agrees: known && ["kv_live_bytes", "kv_reserved_bytes"].every((name) => step[name] === predicted[name]),
+    readAgrees: known && ["kv_bytes_read", "weight_bytes_read"].every((name) => step[name] === predicted[name]),
     movedBytes: k ? run.moved[k - 1] : 0,
-    flopsWithoutCache: known ? predicted[1] : null,
+    flopsWithoutCache: known ? predicted.flops_without_cache : null,
     flopsKnown: known && token.flops !== null,
     token,
     ...apart(run, k),
@@ -265,9 +265,10 @@ export function summaryAt(run, k) {
   const ends = run.tokenSteps.slice(0, count).map((i) => run.steps[i].end_ns);
   const gaps = sortedGaps(run, ends, cached);
   const span = count > 1 ? ends[count - 1] - ends[0] : 0;
-  let numTokens = 0;
+  const tokens = run.pieces.map((_, b) => piecesAt(run, b, k));
+  const numTokens = tokens.reduce((sum, n) => sum + n, 0);
+  const longest = Math.max(0, ...tokens); // a step can give several
   let decodeTokens = 0;
-  for (let b = 0; b < run.pieces.length; b++) numTokens += piecesAt(run, b, k);
   if (count) decodeTokens = numTokens - run.steps[run.tokenSteps[0]].token_ids.reduce((n, ids) => n + ids.length, 0);
   const value = {
     ttftNs: count ? ends[0] - run.started.accepted_ns : null,
@@ -278,7 +279,7 @@ export function summaryAt(run, k) {
     secondNs: count > 1 ? ends[1] - ends[0] : null,
     itlMedianNs: percentileOf(gaps, 0.5),
     itlP95Ns: percentileOf(gaps, 0.95),
-    tpotNs: gaps.length ? span / gaps.length : null,
+    tpotNs: gaps.length && longest > 1 ? span / (longest - 1) : null,
     tokensPerS: span ? (decodeTokens * 1e9) / span : null,
   };
   run.summaryCache = { count, gaps, value };

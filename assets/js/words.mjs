@@ -1,7 +1,7 @@
 // Words and numbers: the strings of one language, units, and the one sentence that says what has happened so far.
 //
 // Pure functions; the strings come from assets/locales. Sizes are in KiB, MiB, GiB; thousands have a thin space.
-import { isOver, piecesAt, summaryAt } from "./run.mjs";
+import { isOver, layersOf, piecesAt, summaryAt } from "./run.mjs";
 
 /** Look-ups in one language. `t(key, params)` fills {name} places and takes "token" of [n|token|tokens] where n is 1; a
  * key without text shows itself. */
@@ -207,7 +207,7 @@ export function summaryText(run, cursor, sequence, words) {
   return t("aria.matrix", {
     rows: countOf(run.started.settings.cache === "none" ? 0 : rows),
     columns: run.numColumns,
-    layers: run.started.spec.layers.length,
+    layers: layersOf(run.started).length,
     tokens: countOf(piecesAt(run, sequence, cursor.k)),
     state: isOver(run) && cursor.ended ? t("aria.over") : t("aria.going"),
   });

@@ -181,3 +181,19 @@ def test_a_csv_has_a_row_a_figure() -> None:
     lines = text.splitlines()
     assert lines[0].startswith("sweep,value") and len(lines) == 1 + 6 * 4
     assert all(line.count(",") == lines[0].count(",") for line in lines)
+
+
+def test_a_model_that_nobody_knows_is_measured_and_nothing_is_predicted() -> None:
+    def unknown(log: RunLog) -> RunLog:
+        rows = (event for event in list(log)[1:] if event.kind != "kv_sample")
+        return RunLog.of([dataclasses.replace(log.started, spec=None), *rows])
+
+    found = result([unknown(log) for log in Machine().context_sweep()], "itl")
+    assert points_of(found)[0].itl_s.median > 0
+    assert latency.predicted_ttft_s(found.started, CEILINGS, 64) is None
+    assert latency.prefill_parts(found) is None and latency.overtake(found) is None
+    assert latency.decode_splits(found) == []
+    assert latency.dots(found) == []
+    batches = [unknown(Machine().run(batch, 64, 24, seed)) for batch in (1, 4) for seed in (1, 2)]
+    costs = latency.token_costs(result(batches, "batch"))
+    assert costs.decode.seconds > 0 and costs.decode.flops is None and costs.prefill.flops is None

@@ -13,6 +13,7 @@ from viz_engine.engine.ceilings import measure
 from viz_engine.run import ceilings
 from viz_engine.run.ceilings import Ceiling, Ceilings
 from viz_engine.run.events import EnginePart, RunStarted
+from viz_engine.run.log import RunLog
 from viz_engine.text import Message
 
 
@@ -124,6 +125,14 @@ def test_measured_ceilings_are_the_best_try_of_the_best_kernel() -> None:
     assert all(0 <= one.spread < 1 and one.num >= 4 for one in found.flops.values())
     assert found.num_threads == torch.get_num_threads()
     assert ceilings.from_dict(ceilings.to_dict(found)) == found
+
+
+def test_a_model_that_nobody_knows_has_points_without_flops() -> None:
+    log = produced((40,), 3, sampled=False)
+    unknown = RunLog.of([dataclasses.replace(log.started, spec=None), *list(log)[1:]])
+    for point, same in zip(roofline.step_points(unknown), roofline.step_points(log), strict=True):
+        assert point.flops is None and point.intensity is None
+        assert (point.num_new, point.columns) == (same.num_new, same.columns)
 
 
 def test_step_points_add_up_to_the_run() -> None:

@@ -17,7 +17,7 @@ from tests.support.architectures import NAMED, NUM_STEPS, PIECE, TOLERANCE
 from viz_engine.engine import compatibility, generate, load
 from viz_engine.engine.cache import cache
 from viz_engine.engine.load import Loaded
-from viz_engine.run import checks, metrics
+from viz_engine.run import checks, cost
 from viz_engine.run.events import KVSample, StepFinished
 from viz_engine.run.log import RunLog
 from viz_engine.text import UserError
@@ -266,7 +266,8 @@ def test_no_formula_stands_for_weights_that_were_counted(
 ) -> None:
     log = run(made("gemma2")[1], batch=1, chunk_len=0)
     with pytest.raises(ValueError, match="no formula"):
-        metrics.predicted_step(log.started, log.steps[-1], log.num_columns - 1)
+        cost.linear_flops(log.started.spec, num_tokens=1, num_logit_rows=1)
+    assert log.step_cost(-1) is None
     assert RunLog.read(log.to_jsonl().encode()).events == log.events
 
 

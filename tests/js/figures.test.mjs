@@ -10,7 +10,7 @@ const plain = (text) => text.replace(/[\u00a0\u202f]/g, " ");
 const MIB = 2 ** 20;
 const RUN = {
   started: { settings: { batch: 1, cache: "full", dtype: "bfloat16" }, spec: { layers: [{ num_kv_heads: 1, key_dim: 4, value_dim: 4 }] } },
-  rowBytes: 16, promptColumns: 3,
+  rowBytes: 16, elementBytes: 2, promptColumns: 3,
 };
 const SUM = { ttftNs: 2e9, numTokens: 96, decodeTokens: 95, decodeNs: 19e9, numGaps: 95, itlMedianNs: 2e8, itlP95Ns: 3e8, tokensPerS: 5 };
 const facts = (token, more) => ({
@@ -42,6 +42,18 @@ test("bytes that are not known are not 0", () => {
   const half = figures(facts({ weights: null }, { movedBytes: null })).read;
   assert.deepEqual(half.notes.map(plain), ["weights not known · KV 46.0 MiB", ""]);
   assert.doesNotMatch(figures(facts(), { ...RUN, rowBytes: 0 }).rows.notes[0], / 0 B/);
+});
+
+test("a model that a server does not tell has figures with the reason, not numbers", () => {
+  const unknown = { started: { ...RUN.started, spec: null }, rowBytes: null, elementBytes: null, numColumns: 0, promptColumns: 3 };
+  for (const cache of ["full", "none"]) {
+    unknown.started.settings = { ...RUN.started.settings, cache };
+    const all = figures(facts({ weights: null, read: null, written: null, flops: null }, {
+      liveBytes: null, reservedBytes: null, predictedLive: null, predictedReserved: null, flopsWithoutCache: null, flopsKnown: false, padBytes: null, endedBytes: null,
+    }), unknown);
+    assert.equal(all.held.value, "–");
+    assert.doesNotMatch(JSON.stringify(all), /NaN|undefined|null B/);
+  }
 });
 
 test("decode speed names the tokens that it is made of, and their time", () => {

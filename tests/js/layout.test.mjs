@@ -14,6 +14,11 @@ test("every column has its own place and is found there again", () => {
   }
 });
 
+test("a model without known layers has no column, and numbers all the same", () => {
+  const columns = columnLayout([], 500);
+  assert.deepEqual([columns.total, columns.used, columns.pooled, columnAt(columns, 10), layerAt(columns, 10)], [0, 0, false, -1, -1]);
+});
+
 test("layers stand apart where there is room", () => {
   const columns = columnLayout(HEADS, 700);
   assert.ok(columns.x[3] - columns.x[2] > columns.x[2] - columns.x[1]);

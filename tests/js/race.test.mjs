@@ -35,8 +35,10 @@ function lane(cache, repeat, { pieces = 1, ms, tokens = 4, power = null, finish 
 function raceOf(...lanes) {
   const events = [{ kind: "race_started", settings: { repeats: 1 } }, ...lanes.flat(), { kind: "race_finished", finish_reason: "done" }];
   const steps = events.filter((event) => event.kind === "step_finished");
-  const predicted = steps.map((step) => [step.num_new_tokens[0] * 10, 0, 0, 0, 0, 0, 0]);
-  const header = { first: 0, count: events.length, status: { state: "finished" }, error: null, predicted };
+  const predicted = steps.map((step) => ({ flops: step.num_new_tokens[0] * 10 }));
+  const columns = steps.map((step) => step.context_len[0]);
+  const sizes = events.filter((e) => e.kind === "run_started").map(() => ({ row_bytes: 64, element_bytes: 2 }));
+  const header = { first: 0, count: events.length, status: { state: "finished" }, error: null, sizes, columns, predicted };
   const race = newRace();
   const taken = takeRaceFrame(race, [header, ...events].map((line) => JSON.stringify(line)).join("\n"));
   assert.deepEqual(taken, { gap: false, added: events.length });
@@ -124,7 +126,7 @@ test("energy is power held from reading to reading, and nothing without a sensor
 
 test("frames that come in parts give the same race", () => {
   const race = both();
-  const text = [{ first: race.numEvents, count: 0, status: { state: "finished" }, error: null, predicted: [] }].map((x) => JSON.stringify(x)).join("");
+  const text = [{ first: race.numEvents, count: 0, status: { state: "finished" }, error: null, sizes: [], columns: [], predicted: [] }].map((x) => JSON.stringify(x)).join("");
   assert.deepEqual(takeRaceFrame(race, text), { gap: false, added: 0 });
   assert.deepEqual(takeRaceFrame(newRace(), text), { gap: true, added: 0 });
 });

@@ -50,7 +50,7 @@ function draw(now = 0) {
 }
 
 const frame = (lines, head = {}) => [
-  JSON.stringify({ first: 0, count: lines.length, status: { state: "running" }, error: null, predicted: [], ...head }),
+  JSON.stringify({ first: 0, count: lines.length, status: { state: "running" }, error: null, sizes: [], columns: [], predicted: [], ...head }),
   ...lines.map((line) => JSON.stringify(line)),
 ].join("\n");
 const STARTED = {

@@ -43,6 +43,15 @@ def test_itl_is_the_gap_between_ends_and_percentiles_are_numpys() -> None:
     assert summary.tokens_per_s == pytest.approx(5e9 / 210)
 
 
+def test_several_tokens_in_a_step_are_several_in_tpot_and_one_gap() -> None:
+    several = {"token_ids": ((7, 8, 9),), "token_texts": (("a", "b", "c"),)}
+    log = log_of([100, 120])
+    log.append(step(2, 3, 6, start_ns=120, end_ns=420, **several))
+    summary = metrics.summary(log)
+    assert summary.num_tokens == 5 and metrics.itl_ns(log) == [20, 300]
+    assert summary.tpot_ns == (420 - 100) / 4 and summary.tokens_per_s == pytest.approx(4e9 / 320)
+
+
 def test_one_token_has_no_itl_and_none_is_not_zero() -> None:
     summary = metrics.summary(log_of([100]))
     assert summary.itl_median_ns is None and summary.tpot_ns is None
@@ -55,6 +64,6 @@ def test_a_run_that_never_gave_a_token_has_no_ttft() -> None:
 
 def test_predicted_without_a_cache_is_the_whole_context_again() -> None:
     log = log_of([100, 120])
-    here, without = metrics.predicted_step(log.started, log.steps[1], 2)
+    here, without = log.step_cost(1), log.step_cost(1, cached=False)
     assert here.kv_live_bytes == 3 * log.started.spec.row_elements * 4
     assert without.kv_live_bytes == 0 and without.flops > 2 * here.flops / 3 * 1.2

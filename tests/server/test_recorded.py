@@ -15,7 +15,7 @@ from tests.cli.test_record import parsed
 from viz_engine.engine import generate
 from viz_engine.engine.load import Loaded
 from viz_engine.paths import ASSETS
-from viz_engine.run import cost, metrics
+from viz_engine.run import cost
 from viz_engine.run.events import RunSettings
 from viz_engine.run.log import RunLog
 from viz_engine.text import LANGUAGES
@@ -75,12 +75,9 @@ def test_parts_that_are_no_more_are_shown_by_their_key(language: str) -> None:
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_a_recorded_runs_bytes_are_those_of_the_formula(path: Path) -> None:
-    log, so_far = read(path), RunLog()
-    for event in log:
-        if event.kind == "step_finished":
-            predicted, _ = metrics.predicted_step(so_far.started, event, so_far.num_columns)
-            assert all(getattr(event, name) == getattr(predicted, name) for name in BYTES)
-        so_far.append(event)
+    log = read(path)
+    for step, predicted in log.with_costs():
+        assert all(getattr(step, name) == getattr(predicted, name) for name in BYTES)
     row = cost.row_bytes(log.started.spec, log.started.settings.dtype)
     if log.started.settings.cache == "full":
         columns = log.started.settings.batch * log.num_columns

@@ -13,8 +13,6 @@ from viz_engine.engine import generate
 from viz_engine.engine.load import Loaded
 from viz_engine.paths import ASSETS
 from viz_engine.run import command, metrics
-from viz_engine.run.events import StepFinished
-from viz_engine.run.log import RunLog
 from viz_engine.run.race import RaceLog
 
 RACES = sorted((ASSETS / "races").glob("*.jsonl"))
@@ -40,14 +38,10 @@ def test_a_recorded_race_is_whole_and_can_be_made_again(path: Path) -> None:
 @EACH
 def test_work_and_bytes_of_a_recorded_race_are_those_of_the_formula(path: Path) -> None:
     for lane in read(path).lanes:
-        so_far = RunLog()
-        for event in lane.log:
-            if isinstance(event, StepFinished):
-                predicted, _ = metrics.predicted_step(so_far.started, event, so_far.num_columns)
-                assert event.weight_bytes_read == predicted.weight_bytes_read
-                assert event.kv_bytes_read == predicted.kv_bytes_read
-                assert event.kv_bytes_written == predicted.kv_bytes_written
-            so_far.append(event)
+        for step, predicted in lane.log.with_costs():
+            assert step.weight_bytes_read == predicted.weight_bytes_read
+            assert step.kv_bytes_read == predicted.kv_bytes_read
+            assert step.kv_bytes_written == predicted.kv_bytes_written
 
 
 @EACH

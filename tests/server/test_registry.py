@@ -6,6 +6,7 @@ or from logs made here.
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import sys
 import threading
@@ -23,12 +24,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.support import fake_engine
 from tests.support.fake_engine import until
 from viz_engine.model.files import DEFAULT_MODEL
-from viz_engine.run import metrics
+from viz_engine.run import cost
 from viz_engine.run.codec import from_line
 from viz_engine.run.events import RunSettings
 from viz_engine.run.log import RunLog
 from viz_engine.server import registry as server_registry
-from viz_engine.server import routes
+from viz_engine.server import routes, watchdog
 from viz_engine.server.limits import Limits
 from viz_engine.server.registry import Registry
 from viz_engine.server.runs import Run, frame
@@ -265,32 +266,43 @@ def test_a_frame_holds_the_lines_of_the_file_from_any_event_on() -> None:
         text = frame(run, first, "en")
         header, events = parse(text)
         assert text.split("\n")[1:] == lines[first:] and header["first"] == first
-        assert len(header["predicted"]) == sum(e.kind == "step_finished" for e in events)
+        num_steps = sum(e.kind == "step_finished" for e in events)
+        assert len(header["predicted"]) == len(header["columns"]) == num_steps
+        assert len(header["sizes"]) == sum(e.kind == "run_started" for e in events)
     assert parse(frame(run, 999, "en"))[0]["first"] == len(lines)
 
 
 def test_each_step_carries_what_it_was_predicted_to_cost() -> None:
     log = recorded(steps=6)
     header, _ = parse(frame(World().registry.add_log(log), 0, "en"))
-    columns = 0
-    for step, row in zip(log.steps, header["predicted"], strict=True):
-        here, without = metrics.predicted_step(log.started, step, columns)
-        columns = step.context_len[0]
-        assert row == [
-            here.flops,
-            without.flops,
-            step.kv_live_bytes,
-            step.kv_reserved_bytes,
-            step.kv_bytes_read,
-            step.kv_bytes_written,
-            step.weight_bytes_read,
-        ]
+    counted = ("kv_live_bytes", "kv_reserved_bytes", "kv_bytes_read", "kv_bytes_written")
+    counted = (*counted, "weight_bytes_read")
+    for at, (step, row) in enumerate(zip(log.steps, header["predicted"], strict=True)):
+        here, without = log.step_cost(at), log.step_cost(at, cached=False)
+        assert row == dataclasses.asdict(here) | {
+            "flops": here.linear_flops + here.attention_flops,
+            "flops_without_cache": without.flops,
+        }
+        assert {name: row[name] for name in counted} == {n: getattr(step, n) for n in counted}
+    assert header["columns"] == [step.context_len[0] for step in log.steps]
+    row_bytes = cost.row_bytes(log.started.spec, "float32")
+    assert header["sizes"] == [{"row_bytes": row_bytes, "element_bytes": 4}]
+
+
+def test_a_run_of_a_model_that_nobody_knows_has_no_sizes_and_no_prediction() -> None:
+    log = recorded(steps=3)
+    events = [dataclasses.replace(log.started, spec=None), *list(log)[1:]]
+    run = World().registry.add_log(RunLog.of(e for e in events if e.kind != "kv_sample"))
+    header, _ = parse(frame(run, 0, "en"))
+    assert header["sizes"] == [None] and header["predicted"] == [None] * len(log.steps)
+    assert header["columns"] == [step.context_len[0] for step in log.steps]
+    assert watchdog.step_limit_s(run.log, 1.0) == watchdog.STEP_FLOOR_S
 
 
 def test_a_file_with_a_dtype_of_its_own_has_no_prediction() -> None:
     lines = recorded().to_jsonl().replace('"dtype":"float32"', '"dtype":"int3"')
     run = World().registry.add_log(RunLog.read(lines.encode()))
-    assert parse(frame(run, 0, "en"))[0]["predicted"][0] == [None] * 7
+    assert parse(frame(run, 0, "en"))[0]["predicted"][0] is None
 
 
 def test_a_file_that_stops_early_is_shown_as_far_as_it_goes() -> None:

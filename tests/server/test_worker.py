@@ -222,7 +222,7 @@ def test_a_step_that_never_ends_is_ended_in_spite_of_heartbeats(world: World) ->
 
 def test_a_slow_model_gets_ten_times_what_its_own_rate_predicts(world: World) -> None:
     run = world.at("decode")
-    flops = run.predicted[-1][0]
+    flops = run.predicted[-1]["flops"]
     assert watchdog.step_limit_s(run.log, flops) == watchdog.STEP_FLOOR_S  # one second a step
     assert watchdog.step_limit_s(run.log, flops / 30) == pytest.approx(300, rel=0.1)
 

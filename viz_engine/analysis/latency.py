@@ -96,9 +96,11 @@ def predicted_itl_s(
 def _total(
     started: RunStarted, ceilings: Ceilings, costs: Callable[[ModelSpec, str], list[cost.StepCost]]
 ) -> float | None:
-    dtype = started.settings.dtype
+    spec, dtype = started.spec, started.settings.dtype
+    if spec is None:
+        return None
     try:
-        found = [least(ceilings, started, one) for one in costs(started.spec, dtype)]
+        found = [least(ceilings, started, one) for one in costs(spec, dtype)]
     except (KeyError, ValueError, ArithmeticError):
         return None
     return None if None in found else sum(one.seconds for one in found)
@@ -164,7 +166,7 @@ class PrefillParts:
 def prefill_parts(result: SweepResult) -> PrefillParts | None:
     """None without runs or without a formula for the model."""
     points, started = points_of(result), result.started
-    if started is None or not points:
+    if started is None or started.spec is None or not points:
         return None
     spec, chunk = started.spec, started.settings.chunk_len
     longest = points[-1].columns
@@ -237,7 +239,7 @@ class DecodeSplit:
 def decode_splits(result: SweepResult) -> list[DecodeSplit]:
     """One for each value of a sweep; empty without ceilings or formula."""
     started, ceilings = result.started, result.ceilings
-    if started is None or ceilings is None:
+    if started is None or started.spec is None or ceilings is None:
         return []
     found = []
     for point in points_of(result):
@@ -313,7 +315,7 @@ class Overtake:
 def overtake(result: SweepResult) -> Overtake | None:
     """`weight bytes / bytes of a row`. None without a formula."""
     started = result.started
-    if started is None:
+    if started is None or started.spec is None:
         return None
     spec, dtype = started.spec, started.settings.dtype
     try:
@@ -440,6 +442,8 @@ def token_costs(result: SweepResult) -> TokenCosts | None:
 
 
 def _prefill_token(started: RunStarted, point: Point, seconds: float) -> TokenCost:
+    if started.spec is None:
+        return TokenCost(seconds=seconds, num_bytes=None, flops=None)
     try:
         pieces = prefill_cost(
             started.spec,
@@ -457,6 +461,8 @@ def _prefill_token(started: RunStarted, point: Point, seconds: float) -> TokenCo
 
 
 def _decode_token(started: RunStarted, point: Point, seconds: float) -> TokenCost:
+    if started.spec is None:
+        return TokenCost(seconds=seconds, num_bytes=None, flops=None)
     try:
         step = decode_cost(
             started.spec, started.settings.dtype, columns=point.columns + 1, batch=point.batch

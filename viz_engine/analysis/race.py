@@ -44,10 +44,9 @@ class TokenCost:
 def token_costs(log: RunLog) -> list[TokenCost]:
     """One entry for each token of a run, in order."""
     costs, pending = [], []
-    last_ns, columns = log.started.accepted_ns, 0
-    for step in log.steps:
-        pending.append((step, _flops(log, step, columns)))
-        columns = max(step.context_len) if step.phase == "prefill" else columns + 1
+    last_ns = log.started.accepted_ns
+    for step, predicted in log.with_costs():
+        pending.append((step, predicted and predicted.flops))
         if not step.token_ids[0]:
             continue
         costs.append(
@@ -60,13 +59,6 @@ def token_costs(log: RunLog) -> list[TokenCost]:
         )
         last_ns, pending = step.end_ns, []
     return costs
-
-
-def _flops(log: RunLog, step: StepFinished, columns_before: int) -> int | None:
-    try:
-        return metrics.predicted_step(log.started, step, columns_before)[0].flops
-    except (KeyError, ValueError, ArithmeticError):  # no formula for the type, no size for a dtype
-        return None
 
 
 def _moved(step: StepFinished) -> int | None:

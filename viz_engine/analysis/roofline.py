@@ -10,7 +10,6 @@ Try it: `python -m viz_engine ceilings`
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from viz_engine.run import metrics
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.events import RunStarted
 from viz_engine.run.log import RunLog
@@ -128,33 +127,26 @@ class StepPoint:
 
 def step_points(log: RunLog) -> list[StepPoint]:
     """Each step of a run. What a source does not tell is None."""
-    points, columns, reserved = [], 0, None
+    points, reserved = [], None
     last_ns = log.started.accepted_ns if log.started else 0
-    for step in log.steps:
-        prefill = step.phase == "prefill"
-        now = max(step.context_len) if prefill else columns + 1
-        try:
-            predicted, _ = metrics.predicted_step(log.started, step, columns)
-            flops = predicted.linear_flops, predicted.attention_flops
-        except (KeyError, ValueError, ArithmeticError):  # a type or dtype without a formula
-            flops = None, None
+    for at, (step, cost) in enumerate(log.with_costs()):
         kv = (step.kv_bytes_read, step.kv_bytes_written)
         points.append(
             StepPoint(
                 phase=step.phase,
                 batch=log.started.settings.batch,
-                num_new=now - columns if log.started.settings.cache != "none" else now,
-                columns=now,
+                num_new=log.columns_fed(at),
+                columns=log.columns[at],
                 seconds=step.duration_ns / 1e9,
                 gap_s=(step.start_ns - last_ns) / 1e9,
-                linear_flops=flops[0],
-                attention_flops=flops[1],
+                linear_flops=cost and cost.linear_flops,
+                attention_flops=cost and cost.attention_flops,
                 weight_bytes=step.weight_bytes_read,
                 kv_bytes=None if None in kv else sum(kv),
                 grew=step.kv_reserved_bytes is not None and step.kv_reserved_bytes != reserved,
             )
         )
-        columns, reserved, last_ns = now, step.kv_reserved_bytes, step.end_ns
+        reserved, last_ns = step.kv_reserved_bytes, step.end_ns
     return points
 
 

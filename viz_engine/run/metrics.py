@@ -1,4 +1,4 @@
-"""RunLog -> TTFT, ITL, TPOT, tokens/s, and the predicted cost beside each step.
+"""RunLog -> TTFT, ITL, TPOT, tokens/s.
 
 Pure functions of a log. Definitions are vLLM's: TTFT from accepted to the end of the step that
 gave the first token; ITL the gaps between the ends of token-giving steps; TPOT (latency - TTFT) /
@@ -10,8 +10,7 @@ print(metrics.summary(RunLog.read(open('run.jsonl','rb').read())))"`
 
 from dataclasses import dataclass
 
-from viz_engine.run import cost
-from viz_engine.run.events import RunStarted, StepFinished
+from viz_engine.run.events import StepFinished
 from viz_engine.run.log import RunLog
 
 
@@ -62,6 +61,8 @@ def summary(log: RunLog) -> Summary:
     gaps = itl_ns(log)
     first = ttft_ns(log)
     num_tokens = sum(len(ids) for step in steps for ids in step.token_ids)
+    batch = range(log.started.settings.batch)  # a step can give several tokens of each
+    longest = max(sum(len(step.token_ids[b]) for step in steps) for b in batch)
     decode_tokens = sum(len(ids) for step in steps[1:] for ids in step.token_ids)
     return Summary(
         ttft_ns=first,
@@ -69,28 +70,6 @@ def summary(log: RunLog) -> Summary:
         num_gaps=len(gaps),
         itl_median_ns=percentile(gaps, 0.5),
         itl_p95_ns=percentile(gaps, 0.95),
-        tpot_ns=sum(gaps) / len(gaps) if gaps else None,
+        tpot_ns=sum(gaps) / (longest - 1) if gaps and longest > 1 else None,
         tokens_per_s=decode_tokens * 1e9 / sum(gaps) if sum(gaps) else None,
     )
-
-
-def predicted_step(
-    started: RunStarted, step: StepFinished, columns_before: int
-) -> tuple[cost.StepCost, cost.StepCost]:
-    """What `cost.py` says that this step costs, and what the same token would cost without a cache.
-
-    `columns_before` is `RunLog.num_columns` before the step was appended.
-    """
-    cached = started.settings.cache != "none"
-    prefill = step.phase == "prefill"
-    columns = max(step.context_len) if prefill else columns_before + 1
-    common = {
-        "batch": started.settings.batch,
-        "num_columns": columns,
-        "prompt_columns": started.prompt_columns,
-    }
-    new = columns - columns_before if cached else columns
-    dtype = started.settings.dtype
-    here = cost.step(started.spec, dtype, num_new=new, cached=cached, **common)
-    without = cost.step(started.spec, dtype, num_new=columns, cached=False, **common)
-    return here, without

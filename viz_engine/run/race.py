@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from viz_engine.run.codec import to_line
+from viz_engine.run.cost import StepCost
 from viz_engine.run.events import (
     KINDS,
     MAGNITUDE_SCALE,
@@ -127,8 +128,8 @@ class Lane:
 
 @dataclass(slots=True)
 class RaceLog:
-    """The records of a race in order, checked as they come. `started`, `steps` and `num_columns`
-    are those of the run that is on: what a watchdog asks of a run it can ask of a race."""
+    """The records of a race in order, checked as they come. `started`, `steps`, `num_columns` and
+    `step_cost` are those of the run that is on: what is asked of a run can be asked of a race."""
 
     kinds: ClassVar[Mapping[str, type]] = RACE_KINDS
     events: list[RaceEvent] = field(default_factory=list)
@@ -156,6 +157,10 @@ class RaceLog:
     @property
     def num_columns(self) -> int:
         return self.lanes[-1].log.num_columns if self.lanes else 0
+
+    def step_cost(self, at: int, *, cached: bool | None = None) -> StepCost | None:
+        """That of a step of the run that is on."""
+        return self.lanes[-1].log.step_cost(at, cached=cached)
 
     def append(self, event: RaceEvent) -> None:
         """Add a record. Raises LogError where it does not follow from those before."""

@@ -9,16 +9,18 @@ Try it: `python -m pytest tests/server/test_registry.py -k frame`
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import fields
 
-from viz_engine.run import metrics
+from viz_engine.model.formats import element_bytes
+from viz_engine.run import cost
 from viz_engine.run.codec import from_line
-from viz_engine.run.events import Event, RunSettings, StepFinished
+from viz_engine.run.events import Event, RunSettings, RunStarted, StepFinished
 from viz_engine.run.log import RunLog
 from viz_engine.run.race import LaneStarted, RaceLog, RaceSettings
 from viz_engine.text import Message
 
 PROGRESS_NS = 500_000_000  # between words about a race that is on
-UNPREDICTED: list[int | None] = [None] * 7
+COST_FIELDS = (*(f.name for f in fields(cost.StepCost)), "flops")
 
 
 class Run:
@@ -42,7 +44,9 @@ class Run:
         self.log: RunLog | RaceLog = RunLog() if log is None else log
         self._told_ns = 0
         self.lines: list[str] = []
-        self.predicted: list[list[int | None]] = []  # one a step, see `frame`
+        self.sizes: list[dict[str, int] | None] = []  # one a RunStarted, see `frame`
+        self.columns: list[int] = []  # one a step: attended, pads included
+        self.predicted: list[dict[str, int] | None] = []  # one a step, see `frame`
         self.num_bytes = 0  # of the lines
         self.state = "queued"  # then loading, running, finished
         self.position: int | None = None
@@ -52,7 +56,7 @@ class Run:
         self.note: Message | None = None  # shown when it has ended without an error
         self.unwatched_since: float | None = None  # None: somebody subscribes
         self.started_at: float | None = None  # when it left the queue
-        self._num_steps_before: list[int] = []  # steps before each event
+        self._num_before: list[tuple[int, int]] = []  # starts and steps before each event
         self._subscribers: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
 
@@ -69,15 +73,16 @@ class Run:
 
     def append_event(self, event: Event, line: str) -> None:
         """Take a record and the line that it is written as. Raises LogError."""
-        columns_before = self.log.num_columns
         self.log.append(event)
-        predicted = (
-            _predict(self.log, event, columns_before) if isinstance(event, StepFinished) else None
-        )
+        is_step = isinstance(event, StepFinished)
+        predicted = _predict(self.log) if is_step else None
         with self._lock:
-            self._num_steps_before.append(len(self.predicted))
-            if predicted is not None:
+            self._num_before.append((len(self.sizes), len(self.predicted)))
+            if is_step:
+                self.columns.append(self.log.num_columns)
                 self.predicted.append(predicted)
+            elif isinstance(event, RunStarted):
+                self.sizes.append(_sizes(event))
             self.lines.append(line)
             self.num_bytes += len(line)
             if self.state != "running":
@@ -165,7 +170,8 @@ class Run:
             stop = len(self.lines) if done or not self.is_race else 0
             first = min(first, stop)
             lines = self.lines[first:stop]
-            steps = self.predicted[self._num_steps_before[first] :] if lines else []
+            done_before = (len(self.sizes), len(self.predicted))
+            starts, steps = self._num_before[first] if lines else done_before
             message = self.note if done else self.message
             header = {
                 "first": first,
@@ -177,7 +183,9 @@ class Run:
                     "fraction": self.fraction,
                 },
                 "error": self.error.text(language) if self.error else None,
-                "predicted": steps,
+                "sizes": self.sizes[starts:],
+                "columns": self.columns[steps:],
+                "predicted": self.predicted[steps:],
             }
         head = json.dumps(header, separators=(",", ":"))
         return "\n".join((head, *lines)), stop, done
@@ -185,26 +193,31 @@ class Run:
 
 def frame(run: Run, first: int, language: str) -> str:
     """All of a run from event `first` on, as the routes send it: a line of JSON (`first`, `count`,
-    `status`, `error` in words, `predicted`), then one line an event.
+    `status`, `error` in words, and what the log makes of the lines), then one line an event.
 
-    `predicted` has for each step_finished line `[flops, flops_without_cache, kv_live_bytes,
-    kv_reserved_bytes, kv_bytes_read, kv_bytes_written, weight_bytes_read]`, each None where there
-    is no basis.
+    `sizes` has for each run_started line the bytes of one row in all layers (`row_bytes`) and of
+    one number (`element_bytes`); `columns` for each step_finished line the columns that it
+    attended, pads included; `predicted` for each of them its StepCost by name, with `flops` and
+    `flops_without_cache`. An entry is None where there is no basis.
     """
     return run.read(first, language)[0]
 
 
-def _predict(log: RunLog, step: StepFinished, columns_before: int) -> list[int | None]:
+def _sizes(started: RunStarted) -> dict[str, int] | None:
     try:
-        here, without = metrics.predicted_step(log.started, step, columns_before)
-    except (KeyError, ValueError, ArithmeticError):  # a file may name a dtype of its own
-        return UNPREDICTED
-    return [
-        here.flops,
-        without.flops,
-        here.kv_live_bytes,
-        here.kv_reserved_bytes,
-        here.kv_bytes_read,
-        here.kv_bytes_written,
-        here.weight_bytes_read,
-    ]
+        size = element_bytes(started.settings.dtype)
+    except KeyError:  # a file may name a dtype of its own
+        return None
+    if started.spec is None:
+        return None
+    row = cost.row_bytes(started.spec, started.settings.dtype)
+    return {"row_bytes": row, "element_bytes": size}
+
+
+def _predict(log: RunLog | RaceLog) -> dict[str, int] | None:
+    """What the newest step costs, by name."""
+    here, without = log.step_cost(-1), log.step_cost(-1, cached=False)
+    if here is None or without is None:
+        return None
+    named = {name: getattr(here, name) for name in COST_FIELDS}
+    return named | {"flops_without_cache": without.flops}

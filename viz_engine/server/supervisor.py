@@ -36,7 +36,7 @@ class Sink(Protocol):
     id: str
     settings: RunSettings | RaceSettings
     log: RunLog | RaceLog
-    predicted: list[list[int | None]]  # one a step, FLOPs first; None: cannot be predicted
+    predicted: list[Mapping[str, int] | None]  # of each step; None: cannot be predicted
     note: Message | None  # shown when it has ended without an error
 
     def append(self, line: str) -> Event: ...
@@ -368,7 +368,9 @@ class Supervisor:
         if isinstance(event, RunStarted):
             self._watchdog.moved()
         elif isinstance(event, StepFinished):
-            self._watchdog.stepped(job.run.predicted[-1][0], event.duration_ns)
+            predicted = job.run.predicted[-1]
+            flops = None if predicted is None else predicted["flops"]
+            self._watchdog.stepped(flops, event.duration_ns)
 
 
 def _end(job: Job, finish_reason: str, why: Message | None) -> None:

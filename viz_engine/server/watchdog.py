@@ -84,6 +84,8 @@ def step_limit_s(log: RunLog | RaceLog, slowest: float) -> float:
     else:
         new = 1 if cached else max(columns + 1, prompt) - columns
     rate = slowest if log.steps else SLOWEST_FLOPS_PER_S
+    if log.started.spec is None:
+        return STEP_FLOOR_S
     try:
         flops = cost.step(
             log.started.spec,
