@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from viz_engine.model.spec import LayerSpec, ModelSpec
 from viz_engine.run import log
@@ -138,6 +141,11 @@ def test_unknown_fields_are_ignored_and_unknown_kinds_refused() -> None:
         ("step", -1),
         ("k", "***"),
         ("k", None),
+        ("step", 1.0),
+        ("step", "\ud800"),
+        ("k", "AA="),
+        ("k", "A A="),
+        ("k", "AA==AA=="),
         ("first", [1]),
         ("scale", 3),
     ],
@@ -162,6 +170,60 @@ def test_a_number_that_is_none_is_refused(number: str) -> None:
     for field in ('"temperature":0.0', '"torch":"0"'):
         with pytest.raises(UserError):
             from_line(line.replace(field, f"{field.partition(':')[0]}:{number}"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        (("spec", "layers", 1, "num_kv_heads"), -1, "run_started.spec.layers.num_kv_heads"),
+        (("spec", "layers", 1, "num_kv_heads"), True, "run_started.spec.layers.num_kv_heads"),
+        (("spec", "layers", 1, "window"), "\ud800", "run_started.spec.layers.window"),
+        (("settings", "temperature"), 2**53, "run_started.settings.temperature"),
+        (("settings", "prompts", 0), 7, "run_started.settings.prompts"),
+        (("reasons", 0, "params", "n"), {"a": 1}, "run_started.reasons.params"),
+        (("versions", "torch"), 2, "run_started.versions"),
+        (("prompt_token_ids", 0, 1), 2**53, "run_started.prompt_token_ids"),
+        (("hardware",), None, "run_started.hardware"),
+        (("hardware", "name"), ..., "run_started.hardware.name"),
+    ],
+)
+def test_a_wrong_field_deep_in_a_record_is_named_by_its_path(
+    path: tuple, value: object, where: str
+) -> None:
+    data = json.loads(to_line(started()))
+    inner = data
+    for name in path[:-1]:
+        inner = inner[name]
+    if value is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    with pytest.raises(UserError, match=re.escape(f"“{where}”")):
+        from_line(json.dumps(data))
+
+
+@given(st.data())
+def test_whatever_is_put_into_a_line_is_read_or_refused_in_words(data: st.DataObject) -> None:
+    values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=6,
+    )
+    line = json.loads(to_line(data.draw(st.sampled_from(RECORDS))))
+    at = line
+    while True:
+        keys = sorted(at) if isinstance(at, dict) else range(len(at))
+        key = data.draw(st.sampled_from(keys))
+        if not (isinstance(at[key], dict | list) and at[key] and data.draw(st.booleans())):
+            break
+        at = at[key]
+    at[key] = data.draw(values)
+    try:
+        record = from_line(json.dumps(line))
+    except UserError as error:
+        assert error.message.key in ("error.file_line", "error.file_kind", "error.file_field")
+        return
+    assert from_line(to_line(record)) == record
 
 
 def test_a_file_of_another_version_says_so() -> None:

@@ -4,15 +4,18 @@ ASCII, so that any text survives any transport. It knows nothing of what a log d
 """
 
 import base64
-import binascii
 import json
-import math
 import operator
+import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+
+import msgspec
 
 from viz_engine.run.events import KINDS, MAX_INT, Event, RunSettings
 from viz_engine.text import UserError
@@ -86,59 +89,87 @@ def _field_types(cls: type) -> dict[str, object]:
     return {f.name: hints[f.name] for f in fields(cls)}
 
 
-def _read(cls: type, data: Mapping[str, object], where: str) -> typing.Any:
-    values = {}
-    for f in fields(cls):
-        if f.name in data:
-            values[f.name] = _value(_field_types(cls)[f.name], data[f.name], f"{where}.{f.name}")
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise UserError("error.file_field", field=f"{where}.{f.name}")
+# ---- reading: files and pipes are data from elsewhere --------------------------------------------
+
+# No record has a negative count; what JSON readers elsewhere cannot keep is no number.
+COUNT = typing.Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
+NUMBER = (
+    typing.Annotated[int, msgspec.Meta(ge=-MAX_INT, le=MAX_INT)]
+    | typing.Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+)
+_AT = re.compile(r" - at `(?:key in )?\$(.*)`$")
+_MISSING = re.compile(r"^Object missing required field `(\w+)`")
+
+
+def _read(cls: type, data: object, where: str) -> typing.Any:
+    error = ""
+    try:
+        return _build(cls, msgspec.convert(data, _shape(cls)))
+    except UnicodeEncodeError:  # half a character where no text belongs: a whole one says where
+        with suppress(RecursionError):
+            whole = json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
+            _read(cls, json.loads(whole), where)
+    except (msgspec.ValidationError, RecursionError) as caught:
+        error = str(caught)
+    raise UserError("error.file_field", field=where + _path(error))
+
+
+def _path(error: str) -> str:
+    """The field of which msgspec speaks, `.parts.numbers`."""
+    at, missing = _AT.search(error), _MISSING.search(error)
+    path = re.sub(r"\[[^]]*\]", "", at[1]) if at else ""
+    return f"{path}.{missing[1]}" if missing else path
+
+
+@cache
+def _shape(cls: type) -> type:
+    """A record as msgspec checks it: its fields with the bounds that their numbers have. Not the
+    record's own type, so that records carry plain annotations and nobody can forget a bound."""
+    needed = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(cls)}
+    shapes = {name: _checked(hint) for name, hint in _field_types(cls).items()}
+    return typing.TypedDict(
+        cls.__name__,
+        {name: of if needed[name] else typing.NotRequired[of] for name, of in shapes.items()},
+    )
+
+
+def _checked(hint: object) -> object:
+    """An annotation with bounds."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return typing.Union[tuple(_checked(arg) for arg in args)]  # noqa: UP007
+    if origin is tuple:
+        return tuple[tuple(arg if arg is Ellipsis else _checked(arg) for arg in args)]
+    if origin is Mapping:
+        return dict[str, {str: str, float: NUMBER}.get(args[1], str | NUMBER)]
+    if is_dataclass(hint):
+        return _shape(hint)
+    return {int: COUNT, float: NUMBER}.get(hint, hint)
+
+
+def _build(cls: type, values: dict[str, object]) -> typing.Any:
+    for name, build in _builders(cls):
+        if name in values:
+            values[name] = build(values[name])
     return cls(**values)
 
 
-def _value(hint: object, value: object, where: str) -> object:
-    """`value` as the annotated type, checked: files and pipes are data from elsewhere."""
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        options = [arg for arg in typing.get_args(hint) if arg is not types.NoneType]
-        return None if value is None else _value(options[0], value, where)
+@cache
+def _builders(cls: type) -> tuple[tuple[str, Callable[[typing.Any], object]], ...]:
+    """What fields that hold records, or numbers written without a point, are made with."""
+    found = ((name, _builder(hint)) for name, hint in _field_types(cls).items())
+    return tuple((name, build) for name, build in found if build is not None)
+
+
+def _builder(hint: object) -> Callable[[typing.Any], object] | None:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is float:
+        return float
+    if is_dataclass(hint):
+        return lambda values: _build(hint, values)
+    inner = _builder(args[0]) if origin in (types.UnionType, typing.Union, tuple) else None
+    if inner is None:
+        return None
     if origin is tuple:
-        args = typing.get_args(hint)
-        if isinstance(value, list):
-            if args[-1] is Ellipsis:
-                return tuple(_value(args[0], item, where) for item in value)
-            if len(args) == len(value):
-                return tuple(
-                    _value(arg, item, where) for arg, item in zip(args, value, strict=True)
-                )
-    elif origin is Mapping:
-        numbers_only = typing.get_args(hint)[1] is float
-        if isinstance(value, dict) and all(
-            _finite(item) or (isinstance(item, str) and not numbers_only) for item in value.values()
-        ):
-            return value
-    elif hasattr(hint, "__dataclass_fields__"):
-        if isinstance(value, dict):
-            return _read(hint, value, where)
-    elif hint is bytes:
-        if isinstance(value, str):
-            try:
-                return base64.b64decode(value, validate=True)
-            except (binascii.Error, ValueError):
-                pass
-    elif hint is float:
-        if _finite(value):
-            return float(value)
-    elif hint is int:
-        if type(value) is int and 0 <= value <= MAX_INT:  # no record has a negative count
-            return value
-    elif hint in (str, bool) and type(value) is hint:
-        return value
-    raise UserError("error.file_field", field=where)
-
-
-def _finite(value: object) -> bool:
-    """Whether a value is a number that a JSON reader elsewhere can keep."""
-    if type(value) is int:
-        return abs(value) <= MAX_INT
-    return type(value) is float and math.isfinite(value)
+        return lambda items: tuple(map(inner, items))
+    return lambda value: None if value is None else inner(value)
