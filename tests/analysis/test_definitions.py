@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.run.test_events import finished, started, step
+from tests.support.records import finished, started, step
 from viz_engine.analysis import definitions
 from viz_engine.analysis.definitions import Chunk, Request
 from viz_engine.run.log import RunLog

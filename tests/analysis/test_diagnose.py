@@ -1,9 +1,5 @@
-"""Verdicts on runs of known cause: a machine that this file plays, and the real engine with a fault
-put in.
-
-The machine's times are made here from its rates, by another formula than the fit's where it can be
-(compute and memory overlap in half of the cases), with noise. Nothing of `diagnose` is used.
-"""
+"""Verdicts on runs of known cause: a machine that is played (tests/support/machine.py), its compute
+and memory overlapping in half of the cases, and the real engine with a fault put in."""
 
 import dataclasses
 import itertools
@@ -12,107 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.analysis.test_roofline import made as made_ceilings
-from tests.support.producer import log as produced
+from tests.support.machine import CEILINGS, RATE, Machine, made_ceilings
 from viz_engine.analysis import diagnose, fits
 from viz_engine.run import cost
 from viz_engine.run.ceilings import Ceilings
-from viz_engine.run.cost import StepCost
-from viz_engine.run.events import RunFinished, RunSettings, StepFinished, Telemetry
+from viz_engine.run.events import RunSettings, StepFinished, Telemetry
 from viz_engine.run.log import RunLog
-
-RATE, BANDWIDTH = 1e11, 2e10  # FLOP/s and bytes/s of the played machine's ceilings
-CEILINGS = made_ceilings(BANDWIDTH, {"float32": RATE})
-LENGTHS = (64, 128, 256, 512, 1024, 2048)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What takes how long. Rates are shares of the ceilings."""
-
-    rate: float = 0.8
-    kv_rate: float = 0.9
-    weight_rate: float = 0.9
-    overhead_s: float = 0.0005  # of each step
-    setup_s: float = 0.0002  # before each run
-    growth_s: float = 0.0  # where memory for rows is reserved
-    overlap: bool = False
-    noise: float = 0.03
-    ceilings: Ceilings = CEILINGS
-
-    @property
-    def most(self) -> float:
-        """FLOPs a second of the roof; nothing is widened to float32."""
-        return self.ceilings.flops[self.ceilings.roof("bfloat16", widened=False)].per_s
-
-    def seconds(self, here: StepCost, dice: random.Random) -> float:
-        compute = here.flops / (self.rate * self.most)
-        bandwidth = self.ceilings.bandwidth.per_s
-        memory = here.weight_bytes_read / (self.weight_rate * bandwidth)
-        memory += (here.kv_bytes_read + here.kv_bytes_written) / (self.kv_rate * bandwidth)
-        both = max(compute, memory) if self.overlap else compute + memory
-        return (self.overhead_s + both) * dice.lognormvariate(0, self.noise)
-
-    def run(self, batch: int, length: int, new_tokens: int, seed: int) -> RunLog:
-        """A run as this machine would have made it."""
-        dice = random.Random(seed)
-        shape = produced((length,) * batch, new_tokens, sampled=False)
-        log = RunLog()
-        clock, columns, reserved = 0, 0, None
-        for event in shape:
-            if isinstance(event, StepFinished):
-                here = _cost(shape, event, columns)
-                columns = max(event.context_len)
-                grew = reserved is not None and event.kv_reserved_bytes != reserved
-                gap = self.setup_s * dice.lognormvariate(0, self.noise) if reserved is None else 0
-                seconds = self.seconds(here, dice) + grew * self.growth_s
-                reserved = event.kv_reserved_bytes
-                start = clock + round(gap * 1e9) + 20_000
-                clock = start + round(seconds * 1e9)
-                event = dataclasses.replace(event, start_ns=start, end_ns=clock)
-            elif isinstance(event, RunFinished):
-                event = dataclasses.replace(event, end_ns=clock)
-            else:
-                clock = event.accepted_ns
-            log.append(event)
-        return log
-
-    def length_sweep(self, seed: int = 0, new_tokens: int = 4) -> list[RunLog]:
-        return [
-            self.run(1, length, new_tokens, seed * 1000 + repeat * 100 + i)
-            for repeat in range(3)
-            for i, length in enumerate(LENGTHS)
-        ]
-
-    def context_sweep(self, seed: int = 0, new_tokens: int = 40) -> list[RunLog]:
-        """Lengths that reach a multiple of 256 within the run, so that rows are reserved there."""
-        return [
-            self.run(1, length, new_tokens, seed * 1000 + repeat * 100 + i)
-            for repeat in range(3)
-            for i, length in enumerate((240, 1000, 2030, 4080))
-        ]
-
-    def crossed_sweep(self, seed: int = 0) -> list[RunLog]:
-        """Batch and context, each against the other."""
-        return [
-            self.run(batch, length, 24, seed * 1000 + repeat * 100 + batch + length)
-            for repeat in range(2)
-            for batch, length in itertools.product((1, 4, 16), (64, 1024, 2048))
-        ]
-
-
-def _cost(log: RunLog, step: StepFinished, before: int) -> StepCost:
-    columns = max(step.context_len)
-    return cost.step(
-        log.started.spec,
-        log.started.settings.dtype,
-        batch=log.started.settings.batch,
-        num_new=columns - before,
-        num_columns=columns,
-        prompt_columns=log.started.prompt_columns,
-        cached=True,
-    )
-
 
 # ---- cases of one known cause --------------------------------------------------------------------
 

@@ -1,26 +1,18 @@
-"""The arithmetic of the latency page, by hand and on a machine that is played (test_diagnose)."""
+"""The arithmetic of the latency page, by hand and on a machine that is played."""
 
 import dataclasses
 
 import pytest
 
-from tests.analysis.test_diagnose import CEILINGS, RATE, Machine
-from tests.support.producer import spec
+from tests.support.machine import CEILINGS, RATE, Machine, result
+from tests.support.specs import spec
 from viz_engine.analysis import fits, latency
 from viz_engine.analysis.latency import DecodeSplit, Growth
 from viz_engine.analysis.points import points_of
 from viz_engine.run import cost
-from viz_engine.run.events import RunSettings
 from viz_engine.run.log import RunLog
-from viz_engine.run.sweep import SweepResult, SweepSettings
 
 SPEC = spec()
-
-
-def result(logs: list[RunLog], what: str = "ttft") -> SweepResult:
-    run = RunSettings(model="m", prompts=("a",), new_tokens=24)
-    settings = SweepSettings(what=what, run=run, values=(64,))
-    return SweepResult(settings=settings, logs=logs, ceilings=CEILINGS)
 
 
 def test_pieces_cover_the_prompt() -> None:

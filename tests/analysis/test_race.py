@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.support import producer
 from tests.support.flops import UNKNOWN
+from tests.support.races import staged
+from tests.support.specs import spec
 from viz_engine.analysis import race
 from viz_engine.engine import generate, race_runs
 from viz_engine.engine.load import Loaded
@@ -27,7 +29,6 @@ from viz_engine.run.race import (
     RaceFinished,
     RaceLog,
     RaceSettings,
-    RaceStarted,
 )
 from viz_engine.run.sweep import SweepResult
 from viz_engine.text import UserError
@@ -37,7 +38,7 @@ RUN = RunSettings(
     model="tiny", prompts=(PROMPT,), chat=False, new_tokens=6, chunk_len=20, stop_token_ids=()
 )
 SETTINGS = RaceSettings(run=RUN, repeats=2, layer=1, query_head=2)
-SPEC = producer.spec()  # the default model's sizes
+SPEC = spec()  # the default model's sizes
 
 
 def made(loaded: Loaded, settings: RaceSettings = SETTINGS, **given: object) -> RaceLog:
@@ -49,28 +50,6 @@ def log_of(events: object) -> RaceLog:
     for event in events:
         log.append(event)
     return log
-
-
-def staged(
-    *lanes: tuple[str, int], prompt_len: int = 300, new_tokens: int = 8, **finish: object
-) -> list[object]:
-    """The records of a race of produced runs: (cache, milliseconds of a step) each."""
-    settings = RaceSettings(
-        run=RunSettings(model="test-model", prompts=("test",), new_tokens=new_tokens),
-        repeats=max(1, len(lanes) // 2),
-    )
-    events: list[object] = [
-        RaceStarted(
-            race_id="r", started_at="2026-01-02T03:04:05+00:00", settings=settings, command=""
-        )
-    ]
-    for i, (cache, step_ms) in enumerate(lanes):
-        events.append(LaneStarted(cache=cache, repeat=i // 2, purpose="measured"))
-        piece = 128 if cache == "full" else prompt_len
-        events += producer.events(
-            (prompt_len,), new_tokens, cache=cache, piece=piece, step_ms=step_ms, sampled=False
-        )
-    return [*events, RaceFinished(**({"finish_reason": "done"} | finish))]
 
 
 def both(**changes: object) -> RaceLog:
@@ -294,7 +273,7 @@ def test_growth_is_what_a_run_of_that_length_is_predicted_to_cost() -> None:
     for cache in ("none", "full"):
         run = producer.log((1,), 40, cache=cache, sampled=False)
         costs = race.token_costs(run)
-        [grown] = race.growth(producer.spec(), [40], cached=cache == "full")
+        [grown] = race.growth(spec(), [40], cached=cache == "full")
         assert race.so_far(costs, 40).flops == grown.flops
 
 

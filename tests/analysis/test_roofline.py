@@ -7,30 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.machine import made_ceilings as made
 from tests.support.producer import log as produced
 from viz_engine.analysis import roofline
 from viz_engine.engine.ceilings import measure
 from viz_engine.run import ceilings
-from viz_engine.run.ceilings import Ceiling, Ceilings
 from viz_engine.run.events import EnginePart, RunStarted
 from viz_engine.run.log import RunLog
 from viz_engine.text import Message
-
-
-def made(bandwidth: float = 20e9, rates: dict[str, float] | None = None) -> Ceilings:
-    def ceiling(per_s: float) -> Ceiling:
-        return Ceiling(per_s=per_s, spread=0.05, num=9, kernel="x")
-
-    return Ceilings(
-        machine="toy",
-        device="cpu",
-        num_threads=2,
-        measured_at="2026-01-01T00:00:00+00:00",
-        buffer_bytes=2**29,
-        bandwidth=ceiling(bandwidth),
-        kernels={"sum": bandwidth},
-        flops={name: ceiling(rate) for name, rate in (rates or {"float32": 1e11}).items()},
-    )
 
 
 def test_a_step_takes_at_least_the_longer_of_its_two_times() -> None:

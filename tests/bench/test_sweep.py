@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.analysis.test_diagnose import Machine
-from tests.analysis.test_latency import result
+from tests.support.machine import Machine, result
 from viz_engine.bench import sweep
 
 

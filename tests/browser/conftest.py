@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.visit import ROOT, Server, Visit
+from tests.support.server import Server
+from tests.support.visit import Visit
+from viz_engine.paths import ROOT
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 FLAGS = (

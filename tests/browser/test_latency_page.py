@@ -2,7 +2,7 @@
 
 import re
 
-from tests.browser.visit import Visit
+from tests.support.visit import Visit
 
 SECTIONS = {  # what only it shows
     "TTFT against length": ".st-key-lat-chart-ttft .main-svg",

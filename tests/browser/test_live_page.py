@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from tests.browser.visit import Server, Visit
+from tests.support.server import Server
+from tests.support.visit import Visit
 from viz_engine.run.log import RunLog
 
 OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")

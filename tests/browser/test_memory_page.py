@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.visit import Visit
+from tests.support.visit import Visit
 from viz_engine.model import config
 
 OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.visit import Server, Visit
+from tests.support.server import Server
+from tests.support.visit import Visit
 from viz_engine.analysis import race
 from viz_engine.run.race import RaceLog
 

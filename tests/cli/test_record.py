@@ -9,18 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import parsed
 from viz_engine import __main__ as main
 from viz_engine.paths import ROOT
 from viz_engine.run import command
 from viz_engine.run.events import RunSettings
 from viz_engine.run.log import RunLog
-
-
-def parsed(line: str) -> RunSettings:
-    """The settings that a `record` command asks for."""
-    words = shlex.split(line)
-    assert tuple(words[:4]) == command.PROGRAM
-    return command.settings_of(main.parser().parse_args(words[3:]))
 
 
 def record(*words: str) -> int:

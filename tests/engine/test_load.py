@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import write_tiny
+from tests.support.models import write_tiny
 from viz_engine.engine import load
 from viz_engine.engine.load import Loaded
 from viz_engine.model import files as model_files

@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.deployments import LOAD, NAMES, choose
 from viz_engine.memory import deployment, devices, estimate, link
 from viz_engine.memory import plan as memory_plan
-from viz_engine.memory.capacity import Workload
 from viz_engine.memory.deployment import Settings
-from viz_engine.memory.estimate import Choice
 from viz_engine.model import config, formats
 from viz_engine.text import LANGUAGES, UserError, t
 from viz_engine.view.memory import frames, words
 
-NAMES = sorted(config.preset_table())
 OFFERED = {
     "model": NAMES,
     "gpu": [device.name for device in devices.devices()],
@@ -32,18 +30,6 @@ OFFERED = {
     "pp": (1, 2),
     "engine": deployment.ENGINES,
 }
-LOAD = Workload(prompt_len=2048, output_len=512, think_s=30)
-
-
-def choose(name: str = "llama-3.1-8b", device: str = "NVIDIA H100 80 GB SXM", **changes) -> Choice:
-    asked = Settings(**({"context_len": 8192, "num_sequences": 16} | changes))
-    return Choice(
-        model=config.preset(name),
-        settings=asked,
-        device=devices.device(device),
-        num_devices=asked.tp * asked.pp,
-        load=LOAD,
-    )
 
 
 def english(key: str, /, **params: object) -> str:

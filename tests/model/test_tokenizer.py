@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from tests.conftest import CHAT_TEMPLATE, write_tokenizer
+from tests.support.models import CHAT_TEMPLATE, write_tokenizer
 from viz_engine.model.tokenizer import PromptTokenizer, TextStream, clean, filler_text
 from viz_engine.text import UserError
 

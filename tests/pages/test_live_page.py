@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.server.test_registry import Idle
+from tests.support.child import Idle
 from viz_engine.paths import ROOT
 from viz_engine.server import registry
 from viz_engine.server.runs import Run

@@ -8,90 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viz_engine.model.spec import LayerSpec, ModelSpec
+from tests.support.records import finished, started, step
 from viz_engine.run import log
 from viz_engine.run.codec import from_line, settings_from_dict, settings_to_dict, to_line
 from viz_engine.run.events import (
     AttentionSample,
     EnginePart,
     Event,
-    Hardware,
     KeptCells,
     KVSample,
-    RunFinished,
     RunSettings,
-    RunStarted,
     StepFinished,
     Telemetry,
 )
 from viz_engine.run.log import LogError, RunLog
 from viz_engine.text import Message, UserError
-
-SPEC = ModelSpec(
-    name="toy",
-    model_type="llama",
-    layers=(LayerSpec(num_kv_heads=1, key_dim=2, value_dim=2),) * 2,
-    hidden_size=4,
-    intermediate_size=8,
-    num_query_heads=2,
-    head_dim=2,
-    vocab_size=10,
-    max_context_len=64,
-    tied_embeddings=True,
-    qkv_bias=False,
-    output_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-)
-
-
-def started(**changes: object) -> RunStarted:
-    values = {
-        "run_id": "r",
-        "started_at": "2026-01-01T00:00:00Z",
-        "source": "engine",
-        "settings": RunSettings(model="toy", prompts=("a",), dtype="float32", device="cpu"),
-        "spec": SPEC,
-        "hardware": Hardware(device="cpu", name="toy", num_threads=1, memory_bytes=None),
-        "prompt_token_ids": ((1, 2),),
-        "prompt_texts": (("a", "\ud800"),),
-        "accepted_ns": 5,
-        "queued_ns": 1,
-        "versions": {"torch": "0"},
-        "command": "record",
-        "reasons": (Message(key="x.y", params={"n": 1}),),
-        "parts": (),
-    }
-    return RunStarted(**(values | changes))
-
-
-def step(number: int, first: int, stop: int, **changes: object) -> StepFinished:
-    values = {
-        "step": number,
-        "phase": "prefill" if number == 0 else "decode",
-        "start_ns": 10 * (number + 1),
-        "end_ns": 10 * (number + 1) + 5,
-        "device_ns": None,
-        "num_new_tokens": (stop - first,),
-        "context_len": (stop,),
-        "appended": ((first, stop),),
-        "dropped": ((),),
-        "token_ids": ((3,),),
-        "token_texts": (("c",),),
-        "kv_live_bytes": 0,
-        "kv_reserved_bytes": 0,
-        "weight_bytes_read": 0,
-        "kv_bytes_read": 0,
-        "kv_bytes_written": 0,
-        "device_memory_bytes": None,
-    }
-    return StepFinished(**(values | changes))
-
-
-def finished(**changes: object) -> RunFinished:
-    values = {"end_ns": 99, "finish_reason": "length", "sequence_reasons": ("length",)}
-    return RunFinished(**(values | changes))
-
 
 KEPT = KeptCells(step=0, sequence=0, first=0, stop=2, kept=bytes((0b0111,)))
 SAMPLE = KVSample(step=0, sequence=0, first=0, stop=2, k=bytes(4), v=bytes(range(4)))

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.run.test_events import SPEC, finished, started, step
 from tests.support import producer
+from tests.support.records import finished, started, step
+from tests.support.specs import TOY as SPEC
 from viz_engine.run import cost
 from viz_engine.run.events import KeptCells, KVSample, RunSettings, RunStarted, StepFinished
 from viz_engine.run.log import LogError, RunLog

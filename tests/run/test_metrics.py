@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from tests.run.test_events import finished, started, step
+from tests.support.records import finished, started, step
 from viz_engine.run import metrics
 from viz_engine.run.log import RunLog
 

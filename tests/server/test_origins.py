@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.server.test_web_process import ENV, free_port, served
+from tests.support.server import ENV, free_port, served
 from viz_engine.server.origins import OwnOrigin, same_origin
 
 # What a program asks of the resolver and connects to, a line each, before anything else loads.

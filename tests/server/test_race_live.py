@@ -1,6 +1,6 @@
 """A race in the service: one job in the queue, held back until its end, kept when it is cut short.
 
-The engine is the real owner on a scripted child (test_worker); the records are produced.
+The engine is the real owner on a scripted child (tests/support/child.py); the records are produced.
 """
 
 import dataclasses
@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from tests.analysis.test_race import staged
-from tests.server.test_registry import World
-from tests.server.test_worker import Child
+from tests.support.child import Child
+from tests.support.races import staged
+from tests.support.world import World
 from viz_engine.run.codec import settings_from_dict, to_line
 from viz_engine.run.events import RunSettings
 from viz_engine.run.race import LaneStarted, RaceFinished, RaceLog, RaceSettings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_record import parsed
+from tests.support.commands import parsed
 from viz_engine.engine import generate
 from viz_engine.engine.load import Loaded
 from viz_engine.paths import ASSETS

@@ -23,6 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support import fake_engine
 from tests.support.fake_engine import until
+from tests.support.world import World
 from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.run import cost
 from viz_engine.run.codec import from_line
@@ -37,42 +38,6 @@ from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import UserError
 
 SETTINGS = fake_engine.settings()
-
-
-class World:
-    """A registry on an engine that never starts, a clock that moves when told, and sessions that
-    are there when told."""
-
-    def __init__(self, **limits: object) -> None:
-        self.now = 0.0
-        self.sessions: set[str | None] = set()
-        self.engine = Supervisor(lambda on_line, on_exit: Idle(), clock=lambda: self.now)
-        self.engine.start = self.engine.check  # no thread of its own
-        self.registry = Registry(
-            self.engine,
-            Limits(**limits),
-            clock=lambda: self.now,
-            alive=lambda session_id: session_id in self.sessions,
-        )
-
-    def submit(self, session_id: str = "s") -> Run:
-        self.sessions.add(session_id)
-        run = self.registry.submit(SETTINGS, session_id)
-        self.engine.check()
-        return run
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        self.registry.tick()
-
-
-class Idle:
-    """A child that does nothing."""
-
-    pid = 1
-
-    def send(self, message: object) -> None:
-        pass
 
 
 def recorded(**script: object) -> RunLog:

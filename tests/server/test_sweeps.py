@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.test_registry import World
 from tests.support import fake_engine
 from tests.support.fake_engine import until
+from tests.support.world import World
 from viz_engine.run import ceilings
 from viz_engine.run.sweep import SweepSettings
 from viz_engine.server import registry

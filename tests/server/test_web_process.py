@@ -1,27 +1,20 @@
 """The web process: no torch in it, the routes inside Streamlit's own app, the engine beside it."""
 
-import contextlib
 import json
-import os
-import random
-import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
-import psutil
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ClientState_pb2 import ClientState
 from websockets.sync.client import connect
 
 from tests.support.fake_engine import until
+from tests.support.server import ENV, free_port, is_engine, served
 from viz_engine.paths import ROOT
 
 PAGES = sorted(path.name for path in (ROOT / "pages").glob("*.py") if path.name != "shell.py")
-ENV = os.environ | {"PYTHONPATH": str(ROOT)}
 MIB = 2**20
 
 # app.py on a registry whose engine is fake, with one run in it.
@@ -88,40 +81,6 @@ late = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(json.dumps([sorted(late & {"viz_engine", "pandas", "pyarrow", "PIL", "tokenizers", "jinja2"}),
                   [run.id for run in runs._runs.values()]]))
 """
-
-
-def free_port() -> int:
-    """Of those that no system gives to whoever asks for any: it is still free when it is taken."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
-@contextlib.contextmanager
-def served(*command: str, ping: str, env: Mapping[str, str] = ENV) -> Iterator[psutil.Process]:
-    """A server program, from when it answers `ping` until it has ended by SIGTERM."""
-    with subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.DEVNULL) as popen:
-        try:
-            until(lambda: popen.poll() is None and answers(ping))
-            yield psutil.Process(popen.pid)
-            popen.send_signal(signal.SIGTERM)
-            popen.wait(120)
-        finally:
-            popen.kill()
-
-
-def answers(url: str) -> bool:
-    try:
-        return httpx.get(url).json() == {"ok": True}
-    except (httpx.HTTPError, ValueError):
-        return False
-
-
-def is_engine(process: psutil.Process) -> bool:
-    """Not between its birth and its own program, when it still looks like its parent."""
-    return "viz_engine.engine.worker" in process.cmdline()
 
 
 def test_no_page_imports_torch() -> None:

@@ -5,7 +5,6 @@ real child programs whose model is fake, and on the real engine once.
 """
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -19,67 +18,17 @@ import psutil
 import pytest
 
 from tests.support import fake_engine
-from tests.support.fake_engine import PIECE, forward, until
+from tests.support.child import SETTINGS, Child
+from tests.support.fake_engine import until
+from tests.support.specs import TOY
 from viz_engine.paths import ROOT
 from viz_engine.run.codec import settings_to_dict, to_line
-from viz_engine.run.events import RunFinished, RunSettings
+from viz_engine.run.events import RunSettings
 from viz_engine.server import supervisor, watchdog
 from viz_engine.server.runs import Run
 from viz_engine.text import Message
 
-SETTINGS = fake_engine.settings()
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
-
-
-class Child:
-    """A child that says only what a test makes it say."""
-
-    def __init__(self, on_line, on_exit) -> None:
-        self.on_line, self.on_exit = on_line, on_exit
-        self.sent: list[dict] = []
-        self.killed = self.closed = False
-        self.pid = 1
-
-    def send(self, message) -> None:
-        self.sent.append(message)
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def close(self) -> None:
-        self.closed = True
-
-    def exit(self, code: int) -> None:
-        self.on_exit(self, code)
-
-    def say(self, op: str, **fields: object) -> None:
-        self.on_line(self, json.dumps({"op": op, **fields}).encode())
-
-    def ready(self) -> None:
-        self.say("ready", devices=["cpu"], memory_bytes=1)
-
-    def event(self, run: Run, event) -> None:
-        self.say("event", run_id=run.id, line=to_line(event))
-
-    def begin(self, run: Run, prompt_len: int = 2 * PIECE) -> None:
-        self.event(run, fake_engine.started(SETTINGS, run.id, 0, prompt_len))
-
-    def step(self, run: Run) -> None:
-        step, rows = len(run.log.steps), run.log.num_columns
-        prefill = step < 2
-        ids, texts = ((), ()) if step == 0 else ((step,), ("x",))
-        new, phase = (PIECE, "prefill") if prefill else (1, "decode")
-        self.event(run, forward(SETTINGS, step, phase, rows, new, 2 * PIECE, ids, texts))
-
-    def finish(self, run: Run, reason: str = "length") -> None:
-        last = run.log.steps[-1].end_ns if run.log.steps else run.log.started.accepted_ns
-        ended = RunFinished(end_ns=last, finish_reason=reason, sequence_reasons=(reason,))
-        self.event(run, ended)
-        self.say("done", run_id=run.id)
-
-    @property
-    def ops(self) -> list[str]:
-        return [message["op"] for message in self.sent]
 
 
 class World:
@@ -232,7 +181,7 @@ def test_a_long_prompt_in_one_piece_gets_the_time_that_it_needs() -> None:
     limits = []
     for settings in (SETTINGS, whole):
         run = Run("r", settings, None)
-        big = dataclasses.replace(fake_engine.SPEC, hidden_size=4096, intermediate_size=16384)
+        big = dataclasses.replace(TOY, hidden_size=4096, intermediate_size=16384)
         begun = fake_engine.started(settings, "r", 0, 8000)
         run.append(to_line(dataclasses.replace(begun, spec=big)))
         limits.append(watchdog.step_limit_s(run.log, float("inf")))

@@ -30,7 +30,7 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
 )
 
-from tests.conftest import write_tokenizer  # noqa: E402
+from tests.support.models import write_tokenizer  # noqa: E402
 from viz_engine.engine import generate  # noqa: E402
 from viz_engine.engine import load as engine_load  # noqa: E402
 from viz_engine.engine.kernels import build as kernels_build  # noqa: E402

@@ -17,8 +17,8 @@ import time
 import types
 from collections.abc import Callable, Iterator
 
+from tests.support.specs import TOY
 from viz_engine.engine import worker
-from viz_engine.model.spec import LayerSpec, ModelSpec
 from viz_engine.run import cost
 from viz_engine.run.ceilings import Ceiling, Ceilings
 from viz_engine.run.events import (
@@ -34,22 +34,6 @@ from viz_engine.server import child
 from viz_engine.text import Message, UserError
 
 PIECE = 4  # tokens in a piece of prefill
-SPEC = ModelSpec(
-    name="fake",
-    model_type="llama",
-    layers=(LayerSpec(num_kv_heads=1, key_dim=4, value_dim=4),) * 2,
-    hidden_size=8,
-    intermediate_size=16,
-    num_query_heads=2,
-    head_dim=4,
-    vocab_size=32,
-    max_context_len=8192,
-    tied_embeddings=True,
-    qkv_bias=False,
-    output_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-)
 
 
 def settings(model: str = "fake", **script: object) -> RunSettings:
@@ -80,7 +64,7 @@ def generate(
     cancelled: Callable[[], bool],
     samples: str = "each",
 ) -> Iterator[Event]:
-    """A run of `steps` steps, rows and bytes as a model of SPEC would have them."""
+    """A run of `steps` steps, rows and bytes as the toy model would have them."""
     script = json.loads(settings.prompts[0])
     steps, pieces = script.get("steps", 5), script.get("pieces", 2)
     if "refuse" in script:
@@ -101,7 +85,7 @@ def generate(
         token = ((step,), (f" t{step}",)) if step >= pieces - 1 else ((), ())
         yield forward(settings, step, phase, rows, new, prompt_len, *token)
         if script.get("samples") and samples == "each":
-            size = bytes([128]) * (new * SPEC.num_columns)
+            size = bytes([128]) * (new * TOY.num_columns)
             yield KVSample(step=step, sequence=0, first=rows, stop=rows + new, k=size, v=size)
         rows += new
     if script.get("at", {}).get("end") != "end":
@@ -145,7 +129,7 @@ def started(settings: RunSettings, run_id: str, queued_ns: int, prompt_len: int)
         started_at="2026-01-01T00:00:00+00:00",
         source="engine",
         settings=settings,
-        spec=SPEC,
+        spec=TOY,
         hardware=Hardware(device="cpu", name="fake", num_threads=1, memory_bytes=None),
         prompt_token_ids=(tuple(range(prompt_len)),),
         prompt_texts=(tuple(f"w{i} " for i in range(prompt_len)),),
@@ -170,7 +154,7 @@ def forward(
 ) -> StepFinished:
     start_ns = time.perf_counter_ns()
     here = cost.step(
-        SPEC,
+        TOY,
         settings.dtype,
         batch=1,
         num_new=new,

@@ -7,7 +7,8 @@ list, magnitudes are noise with a shape of its own for each column, times are wh
 import random
 from collections.abc import Iterator
 
-from viz_engine.model.spec import LayerSpec, ModelSpec
+from tests.support.specs import spec
+from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost
 from viz_engine.run.events import (
     Event,
@@ -25,17 +26,6 @@ WORDS = (
     "\n", " <b>", " scatters", ".", " more", " 🙂", " than", " red", " one",
 )  # fmt: skip
 MS = 1_000_000
-
-
-def spec(layers: int = 30, kv_heads: int = 3) -> ModelSpec:
-    """The default model's sizes; fewer or more layers and KV heads on request."""
-    return ModelSpec(
-        name="test-model", model_type="llama",
-        layers=(LayerSpec(num_kv_heads=kv_heads, key_dim=64, value_dim=64),) * layers,
-        hidden_size=576, intermediate_size=1536, num_query_heads=9, head_dim=64, vocab_size=49152,
-        max_context_len=65536, tied_embeddings=True, qkv_bias=False, output_bias=False,
-        mlp_bias=False, qk_norm=False,
-    )  # fmt: skip
 
 
 def started(

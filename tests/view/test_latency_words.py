@@ -5,9 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.analysis.test_diagnose import CEILINGS, Machine
-from tests.analysis.test_latency import result
-from tests.analysis.test_roofline import made as made_ceilings
+from tests.support.machine import CEILINGS, Machine, made_ceilings, result
 from viz_engine.analysis import diagnose, fits, latency
 from viz_engine.analysis.points import points_of
 from viz_engine.run.sweep import SweepResult

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.memory.test_estimate import NAMES, choose
+from tests.support.deployments import NAMES, choose
 from viz_engine.memory import estimate
 from viz_engine.model import config
 from viz_engine.text import LANGUAGES, UserError, t

@@ -1,56 +1,15 @@
-"""What the browser tests share: a server on a free port, and a visitor with a page open."""
+"""A visitor with a page open, in a real browser."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import psutil
 
-from tests.server.test_web_process import free_port, is_engine
-from tests.support.fake_engine import until
-from viz_engine.paths import ROOT
+from tests.support.server import Server
 
 WAIT_MS = 300_000  # the machine may be busy: no test asserts a time
-
-
-class Server:
-    """`streamlit run app.py` (or another program on a port) with its engine process."""
-
-    def __init__(self, *command: str, **env: str) -> None:
-        port = str(free_port())
-        self.url = f"http://127.0.0.1:{port}"
-        command = command or (sys.executable, "-m", "streamlit", "run", "app.py", "--server.port")
-        path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
-        self._popen = subprocess.Popen(
-            [*command, port],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": path} | env,
-            stdout=subprocess.DEVNULL,
-        )
-        self.web = psutil.Process(self._popen.pid)
-        until(self._answers)
-
-    def _answers(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/api/ping").json() == {"ok": True}
-        except (httpx.HTTPError, ValueError):
-            return False
-
-    def engine(self) -> psutil.Process:
-        until(lambda: [child for child in self.web.children() if is_engine(child)])
-        return self.web.children()[0]
-
-    def stop(self) -> None:
-        self._popen.terminate()
-        try:
-            self._popen.wait(120)
-        finally:
-            self._popen.kill()
 
 
 class Visit:

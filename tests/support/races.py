@@ -1,0 +1,27 @@
+"""The records of a race whose runs are produced."""
+
+from tests.support import producer
+from viz_engine.run.events import RunSettings
+from viz_engine.run.race import LaneStarted, RaceFinished, RaceSettings, RaceStarted
+
+
+def staged(
+    *lanes: tuple[str, int], prompt_len: int = 300, new_tokens: int = 8, **finish: object
+) -> list[object]:
+    """The records of a race of produced runs: (cache, milliseconds of a step) each."""
+    settings = RaceSettings(
+        run=RunSettings(model="test-model", prompts=("test",), new_tokens=new_tokens),
+        repeats=max(1, len(lanes) // 2),
+    )
+    events: list[object] = [
+        RaceStarted(
+            race_id="r", started_at="2026-01-02T03:04:05+00:00", settings=settings, command=""
+        )
+    ]
+    for i, (cache, step_ms) in enumerate(lanes):
+        events.append(LaneStarted(cache=cache, repeat=i // 2, purpose="measured"))
+        piece = 128 if cache == "full" else prompt_len
+        events += producer.events(
+            (prompt_len,), new_tokens, cache=cache, piece=piece, step_ms=step_ms, sampled=False
+        )
+    return [*events, RaceFinished(**({"finish_reason": "done"} | finish))]
