@@ -1,46 +1,37 @@
 """`bench`: this engine against transformers, llama.cpp and the bare read of the weights.
 
-All contenders hold the same rows and take the same tokens, by turns (A B A B), the first step of
-each turn dropped. Rows are read once by this engine and copied into the others' caches: the time
-of a step depends on their number, not on what they say. llama.cpp takes its own tokens.
+Each contender is a process of its own, which is stopped while another is timed. All hold the same
+rows and take the same tokens, by turns (A B A B), the first step of each turn dropped. Rows are
+read once by this engine and copied into the others' caches: the time of a step depends on their
+number, not on what they say. llama.cpp takes its own tokens. With the default model they take 5
+GiB of memory together, and 13 with 8 sequences of 8 000 tokens.
 
 Try it: `python -m viz_engine bench --quick`
 """
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import importlib.util
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import torch
-from transformers.utils import logging as transformers_logging
-
-from viz_engine.bench import report
-from viz_engine.bench.contenders import LlamaCpp, Ours, Transformers
-from viz_engine.bench.report import BARE, LLAMA, OURS, PIECES, WHOLE
-from viz_engine.engine import generate
-from viz_engine.engine import load as engine_load
-from viz_engine.engine.load import Loaded
-from viz_engine.paths import ROOT
-from viz_engine.run import cost, machine
-from viz_engine.run.codec import to_line
-from viz_engine.run.command import QUESTIONS
-from viz_engine.run.events import RunSettings, StepFinished
+from viz_engine.bench import contenders, report
+from viz_engine.bench.process import Contender
+from viz_engine.bench.report import BARE, CHUNKS, LLAMA, OURS, WHOLE
+from viz_engine.run import machine
 
 HF_DTYPES = ("float32", "bfloat16", "float16")
-REST_S = 0.3  # before a prefill: threads of the contender before look out for work for a while
+STEP_SIZES = (1, 2, 4, 8, 16)  # tokens of one forward
 SLOW = 4.0  # times the best of a first round: not taken by turns, even that round was warm-up
-NUM_TRIED = 3  # of each way to read the weights, before one is taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +41,7 @@ class Plan:
     cells: tuple[tuple[int, int], ...]  # (context, batch) of decode
     prefills: tuple[int, ...]
     slope: tuple[int, ...]
+    steps_at: int = 512  # context of the steps of several tokens
     num_turns: int = 8  # of each contender in a cell
     num_steps: int = 8  # of a turn, besides the one dropped
     num_prefills: int = 6
@@ -63,7 +55,7 @@ class Plan:
     @property
     def most_columns(self) -> int:
         contexts = [*self.prefills, *self.slope, *(context for context, _ in self.cells)]
-        return max(contexts) + self.num_steps + 2
+        return max(*contexts, self.steps_at + max(STEP_SIZES)) + self.num_steps + 2
 
 
 CELLS = ((32, 1), (512, 1), (2048, 1), (32, 8), (512, 8), (2048, 8), (8000, 1))
@@ -96,101 +88,89 @@ def measure(
 ) -> dict[str, object]:
     """The document: all measurements, and the targets with what they came to."""
     began, load_before = time.monotonic(), os.getloadavg()[0]
-    transformers_logging.disable_progress_bar()
-    loaded = engine_load.load(*([] if model is None else [model]), device="cpu")
-    ours = Ours(loaded)
-    folder = engine_load.fetch(loaded.name)
-    theirs = {f"transformers {dtype}": Transformers(folder, dtype) for dtype in HF_DTYPES}
-    question = {"chat": True, "context_len": plan.most_columns, "filler": "en"}
-    ids = loaded.tokenizer.encode_prompt(QUESTIONS["en"], **question)
-    with tempfile.TemporaryDirectory() as kept:
-        llama = _llama(Path(kept), plan, model)
-        contenders = {OURS: ours, **theirs} | ({} if llama is None else {LLAMA: llama})
-        weights = {name: contender.weight_bytes for name, contender in contenders.items()}
-        read = _BareRead(loaded)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+        def start(name: str, kind: str, **made_by: object) -> Contender:
+            return stack.enter_context(Contender(name, contenders.command(kind), **made_by))
+
+        say("loading")
+        ours = start(OURS, "ours", model=model)  # alone: it chooses its kernels by their times
+        about = ours.about()
+        others = {
+            name: start(name, kind, **made_by)
+            for name, (kind, made_by) in _others(
+                plan, about, folder, packaged=model is None
+            ).items()
+        }
+        weights = {name: child.about()["weight_bytes"] for name, child in others.items()}
+        read = start(BARE, "read", num_bytes=about["weight_bytes_once"])
+        read_bytes = read.about()["num_bytes"]
+        ids = ours.ask("encode", num=plan.most_columns)
+        rounds = Rounds(plan, {OURS: ours, **others}, read, ids, folder, say)
         say("logits")
-        divergence = _divergence(ours, theirs, ids[: min(96, len(ids))], plan.num_compared)
+        divergence = rounds.divergence()
         say(f"reading {plan.most_columns} tokens")
-        ours.prefill(torch.tensor([ids]), 256)
-        source = ours.rows
-        decode = list(_decode(plan, ours, theirs, llama, read, source, ids, say))
+        ours.ask("keep", ids=ids, path=rounds.rows)
+        decode = list(rounds.decode())
         say("time against context")
-        slope = _slope(plan, ours, source, loaded)
-        ours.rows = source = None
-        prefill = list(_prefill(plan, ours, theirs, llama, ids, say))
-        llama = contenders = None
-    say("instrumentation")
-    instrumentation = _instrumentation(loaded, plan.run, plan.num_instrumented)
+        slope = rounds.slope(about["row_bytes"])
+        say("steps of several tokens")
+        steps = rounds.steps()
+        prefill = list(rounds.prefill())
+        say("instrumentation")
+        asked = {"run": plan.run, "num_steps": plan.num_instrumented}
+        instrumentation = ours.ask("instrumentation", **asked)
     memory = None
     if plan.memory_at is not None:
         say(f"memory at {plan.memory_at}")
         memory = _memory(plan.memory_at)
-    at_32 = report.cell(decode, contender=OURS, context=plan.cells[0][0], batch=1)
-    columns = plan.cells[0][0] + 1
-    num_bytes = loaded.weight_bytes_once + loaded.lookup_row_bytes
-    num_bytes += columns * cost.row_bytes(loaded.spec, loaded.dtype)
-    bare = report.cell(decode, contender=BARE, context=plan.cells[0][0], batch=1)["ms"]
-    gb_per_s = read.num_bytes / bare["median"] / 1e6
+    first = plan.cells[0][0]
+    at_32 = report.cell(decode, contender=OURS, context=first, batch=1)
+    num_bytes = about["weight_bytes_once"] + about["lookup_row_bytes"]
+    num_bytes += (first + 1) * about["row_bytes"]
+    bare = report.cell(decode, contender=BARE, context=first, batch=1)["ms"]
+    gb_per_s = read_bytes / bare["median"] / 1e6
     document = {
         "machine": machine.cpu_name(),
-        "num_threads": torch.get_num_threads(),
+        "num_threads": about["num_threads"],
         "date": datetime.date.today().isoformat(),
         "quick": plan.quick,
-        "model": loaded.spec.name,
-        "dtype": loaded.dtype,
-        "versions": generate.versions(),
+        "model": about["model"],
+        "dtype": about["dtype"],
+        "versions": about["versions"],
         "load_before": load_before,
         "load_after": os.getloadavg()[0],
         "took_s": time.monotonic() - began,
-        "weights": weights,
+        "weights": {OURS: about["weight_bytes"], **weights},
         "read": {"ms": bare, "gb_per_s": gb_per_s},
         "decode": decode,
         "prefill": prefill,
         "slope": slope,
+        "steps": steps,
         "mbu": num_bytes / at_32["ms"]["median"] / 1e6 / gb_per_s,
         "divergence": divergence,
+        "parts": instrumentation.pop("parts"),
         "instrumentation": instrumentation,
         "memory": memory,
-        "parts": [
-            {"name": part.name, "on": part.on, "reason": str(part.reason)}
-            for part in instrumentation.pop("parts")
-        ],
     }
     document["targets"] = report.targets(document)
     return document
 
 
-def _llama(folder: Path, plan: Plan, model: str | None) -> LlamaCpp | None:
-    """llama.cpp where its wheel is installed and the model is the packaged one."""
-    if model is not None or importlib.util.find_spec("xllamacpp") is None:
-        return None
-    return LlamaCpp(folder, plan.most_columns + 64, torch.get_num_threads())
-
-
-class _BareRead:
-    """The fastest of torch's ways to read as many bytes as the weights have, all threads: the
-    floor of a step."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        once = torch.ones(loaded.weight_bytes_once // 4, dtype=torch.float32)
-        self.num_bytes = once.nbytes
-        ways = [once.sum, lambda: torch.dot(once, once)]
-        self.turn = min(map(_timed, ways), key=lambda way: min(way() for _ in range(NUM_TRIED)))
-
-    def reads(self, num: int) -> list[int]:
-        """Nanoseconds of each."""
-        return [self.turn() for _ in range(num)]
-
-
-def _timed(work: Callable[[], object]) -> Callable[[], int]:
-    """A call that gives the nanoseconds of `work`."""
-
-    def turn() -> int:
-        start = time.perf_counter_ns()
-        work()
-        return time.perf_counter_ns() - start
-
-    return turn
+def _others(
+    plan: Plan, about: Mapping[str, object], folder: Path, *, packaged: bool
+) -> dict[str, tuple[str, dict[str, object]]]:
+    """By name the kind of contender, and what its process is made by. llama.cpp where its wheel is
+    installed and the model is the packaged one."""
+    found: dict[str, tuple[str, dict[str, object]]] = {}
+    for dtype in HF_DTYPES:
+        made_by = {"folder": about["folder"], "dtype": dtype}
+        found[f"transformers {dtype}"] = "transformers", made_by
+    if packaged and importlib.util.find_spec("xllamacpp") is not None:
+        made_by = {"folder": str(folder), "num_threads": about["num_threads"]}
+        found[LLAMA] = "llama", made_by | {"most_columns": plan.most_columns + 64}
+    return found
 
 
 def _turns(num: int, most_s: float) -> Iterator[int]:
@@ -202,214 +182,161 @@ def _turns(num: int, most_s: float) -> Iterator[int]:
         yield i
 
 
-def _prefill(
-    plan: Plan,
-    ours: Ours,
-    theirs: dict[str, Transformers],
-    llama: LlamaCpp | None,
-    ids: list[int],
-    say: Callable[[str], None],
-) -> Iterator[dict[str, object]]:
-    for context in plan.prefills:
-        say(f"prefill of {context}")
-        part = ids[:context]
-        tensor = torch.tensor([part])
-
-        turns = {
-            f"{OURS} {PIECES}": _timed(lambda tensor=tensor: ours.prefill(tensor, 256)),
-            f"{OURS} {WHOLE}": _timed(lambda tensor=tensor: ours.prefill(tensor, 0)),
-        }
-        for name, contender in theirs.items():
-            if not name.endswith("float16") or name.endswith("bfloat16") or context <= 512:
-                turns[name] = _timed(lambda c=contender, tensor=tensor: c.prefill(tensor))
-        if llama is not None:
-            turns[LLAMA] = lambda part=part: llama.prefill(part)
-        took: dict[str, list[float]] = {name: [] for name in turns}
-        slow: set[str] = set()
-        for i in _turns(plan.num_prefills, 2 * plan.most_s):
-            for name in [name for name in turns if name not in slow]:
-                time.sleep(REST_S)
-                took[name].append(turns[name]() / 1e6)
-            if i == 0:
-                slow = _slow(took)
-        for name, times in took.items():
-            times = times if name in slow else times[1:]
-            yield {"contender": name, "context": context, "ms": report.spread(times)}
-
-
 def _slow(took: dict[str, list[float]]) -> set[str]:
     """Who was so far behind in the first round that the others' turns are worth more."""
     best = min(times[0] for times in took.values())
     return {name for name, times in took.items() if times[0] > SLOW * best}
 
 
-def _decode(
-    plan: Plan,
-    ours: Ours,
-    theirs: dict[str, Transformers],
-    llama: LlamaCpp | None,
-    read: _BareRead,
-    source: object,
-    ids: list[int],
-    say: Callable[[str], None],
-) -> Iterator[dict[str, object]]:
-    for context, batch in plan.cells:
-        say(f"decode at {context} x {batch}")
-        tokens = ids[context : context + plan.num_steps + 1]
-        ours.hold(source, batch, context)
-        turns = {OURS: lambda tokens=tokens: ours.decode(tokens)[1:]}
-        for name, contender in theirs.items():
-            contender.hold(source, batch, context)
-            turns[name] = lambda c=contender, tokens=tokens: c.decode(tokens)[1:]
-        if llama is not None and batch == 1:
-            llama.hold(ids[:context])
-            turns[LLAMA] = lambda: llama.decode(plan.num_steps)
-        if batch == 1:
-            turns[BARE] = lambda: read.reads(plan.num_steps)
-        took: dict[str, list[float]] = {name: [] for name in turns}
-        for i in _turns(plan.num_turns, plan.most_s):
-            for name, turn in turns.items():
-                times = turn()
-                took[name] += [ns / 1e6 for ns in times] if i else []
-        load = os.getloadavg()[0]
-        for name, times in took.items():
-            row = {"contender": name, "context": context, "batch": batch, "load": load}
-            yield row | {"ms": report.spread(times)}
-        for contender in theirs.values():
-            contender.cache = None
+def _but_first(child: Contender, **asked: object) -> list[int]:
+    """The steps of a turn but the first."""
+    return child.ask("decode", **asked)[1:]
 
 
-def _slope(plan: Plan, ours: Ours, source: object, loaded: Loaded) -> dict[str, object]:
-    """Medians of steps at several contexts, by turns, and the line through them."""
-    ours.hold(source, 1, max(plan.slope))
-    took: dict[int, list[float]] = {context: [] for context in plan.slope}
-    tokens = [1] * (plan.num_steps + 1)
-    for i in _turns(plan.num_turns, plan.most_s):
-        for context, times in took.items() if i else ():
-            times += [ns / 1e6 for ns in ours.decode(tokens, at=context)[1:]]
-    points = [
-        {"context": context, "ms": report.spread(times)["median"]}
-        for context, times in took.items()
-    ]
-    slope, start, r2 = report.line([p["context"] for p in points], [p["ms"] for p in points])
-    row = cost.row_bytes(loaded.spec, loaded.dtype)
-    return {
-        "points": points,
-        "us_per_row": slope * 1e3,
-        "ms_at_0": start,
-        "r2": r2,
-        "gb_per_s": row / (slope * 1e6) if slope > 0 else float("inf"),
-    }
+class Rounds:
+    """What is asked of the contenders, by turns."""
 
+    def __init__(
+        self,
+        plan: Plan,
+        contenders: Mapping[str, Contender],
+        read: Contender,
+        ids: list[int],
+        folder: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self.plan = plan
+        self.contenders = contenders
+        self.read = read
+        self.ids = ids
+        self.rows = str(folder / "rows.safetensors")
+        self.logits = str(folder / "logits.safetensors")
+        self.say = say
 
-def _divergence(
-    ours: Ours, theirs: dict[str, Transformers], ids: list[int], num: int
-) -> list[dict[str, object]]:
-    """Against transformers in float32 with its greedy tokens forced: the first token that another
-    would have chosen, and the largest gap of a logit."""
-    reference = theirs["transformers float32"].logits(ids, None, num)
-    tokens = reference.argmax(-1)
-    all_logits = {OURS: ours.logits(ids, tokens.tolist())}
-    for name, contender in theirs.items():
-        if name != "transformers float32":
-            all_logits[name] = contender.logits(ids, tokens.tolist(), num)
-    rows = []
-    for name, logits in all_logits.items():
-        other = (logits.argmax(-1) != tokens).nonzero()
-        first = int(other[0]) if len(other) else None
-        gap = float((logits - reference).abs().max())
-        rows.append({"contender": name, "first": first, "num": num, "gap": gap})
-    return rows
+    @property
+    def ours(self) -> Contender:
+        return self.contenders[OURS]
 
+    @property
+    def llama(self) -> Contender | None:
+        return self.contenders.get(LLAMA)
 
-def _instrumentation(loaded: Loaded, run: tuple[int, int], num_steps: int) -> dict[str, object]:
-    """What records, sampling and sensors add, each record made a line: of decode steps against the
-    same steps bare, by turns, and of a whole run (tokens read, tokens written). Of prefill it is
-    what is done outside the timed spans, since its pieces differ by more than that."""
-    settings = RunSettings(
-        model=loaded.name,
-        prompts=(QUESTIONS["en"],),
-        context_len=run[0],
-        new_tokens=num_steps + 2,
-        stop_token_ids=(),
-    )
-    events = generate.generate(loaded, settings, run_id="bench")
-    started = next(events)
-    ids = torch.tensor(started.prompt_token_ids)
-    to_line(started)
-    prefill_ns = outside_ns = 0
-    while True:
-        start = time.perf_counter_ns()
-        for event in events:
-            line = to_line(event)
-            if isinstance(event, StepFinished):
-                break
-        if event.phase == "decode":
-            break
-        prefill_ns += event.duration_ns
-        outside_ns += time.perf_counter_ns() - start - event.duration_ns
-    bare = Ours(loaded)
-    bare.prefill(ids, settings.chunk_len)
-    prompt = bare.rows
-    bare.hold(prompt, 1, ids.shape[1])
-    column, token = ids.shape[1], 1
-    on, off = [], []
-    for _ in range(num_steps):
-        start = time.perf_counter_ns()
-        for event in events:
-            line = to_line(event)
-            if isinstance(event, StepFinished):
-                break
-        on.append(time.perf_counter_ns() - start)
-        start = time.perf_counter_ns()
-        bare.rows.reserve(column + 1)
-        fed = torch.tensor([[token]]), torch.tensor([[column]]), None
-        token = bare.decoder.step(*fed, bare.rows).argmax(-1).tolist()[0]
-        off.append(time.perf_counter_ns() - start)
-        column += 1
-    events.close()
-    of_steps = report.trimmed_share(on, off)
-    decode_ns = run[1] * statistics.median(off)
-    extra_ns = outside_ns + of_steps * decode_ns
-    return {
-        "share": extra_ns / (prefill_ns + decode_ns),
-        "of_steps": of_steps,
-        "num": len(on),
-        "run": list(run),
-        "line_bytes": len(line),
-        "parts": started.parts,
-    }
+    @property
+    def theirs(self) -> dict[str, Contender]:
+        """transformers, by dtype."""
+        return {n: child for n, child in self.contenders.items() if n not in (OURS, LLAMA)}
+
+    def divergence(self) -> list[dict[str, object]]:
+        """Against transformers in float32 with its greedy tokens forced: the first token that
+        another would have chosen, and the largest gap of a logit."""
+        first = "transformers float32"
+        asked = {"ids": self.ids[: min(96, len(self.ids))]}
+        num = self.plan.num_compared
+        tokens = self.contenders[first].ask("keep_logits", num=num, path=self.logits, **asked)
+        asked |= {"tokens": tokens, "reference": self.logits}
+        return [
+            {"contender": name, **child.ask("difference", **asked)}
+            for name, child in {OURS: self.ours, **self.theirs}.items()
+            if name != first
+        ]
+
+    def prefill(self) -> Iterator[dict[str, object]]:
+        """A row for each contender and length."""
+        for context in self.plan.prefills:
+            self.say(f"prefill of {context}")
+            ids = self.ids[:context]
+            turns = {
+                f"{OURS} {CHUNKS}": partial(self.ours.ask, "prefill_ns", ids=ids, chunk_len=256),
+                f"{OURS} {WHOLE}": partial(self.ours.ask, "prefill_ns", ids=ids, chunk_len=0),
+            }
+            for name, child in self.contenders.items():
+                slow = name == "transformers float16" and context > 512
+                if child is not self.ours and not slow:
+                    turns[name] = partial(child.ask, "prefill_ns", ids=ids)
+            took: dict[str, list[float]] = {name: [] for name in turns}
+            slow: set[str] = set()
+            for i in _turns(self.plan.num_prefills, 2 * self.plan.most_s):
+                for name in [name for name in turns if name not in slow]:
+                    took[name].append(turns[name]() / 1e6)
+                if i == 0:
+                    slow = _slow(took)
+            for name, times in took.items():
+                times = times if name in slow else times[1:]
+                row = {"contender": name, "context": context, "load": os.getloadavg()[0]}
+                yield row | {"ms": report.spread(times)}
+
+    def decode(self) -> Iterator[dict[str, object]]:
+        """A row for each contender, context and batch: every first step of a turn dropped."""
+        num = self.plan.num_steps
+        for context, batch in self.plan.cells:
+            self.say(f"decode at {context} x {batch}")
+            tokens = self.ids[context : context + num + 1]
+            turns = {}
+            for name, child in {OURS: self.ours, **self.theirs}.items():
+                child.ask("hold", path=self.rows, batch=batch, num_columns=context)
+                turns[name] = partial(_but_first, child, tokens=tokens)
+            if self.llama is not None and batch == 1:
+                self.llama.ask("hold", ids=self.ids[:context])
+                turns[LLAMA] = partial(self.llama.ask, "decode", num=num)
+            if batch == 1:
+                turns[BARE] = partial(_but_first, self.read, num=num + 1)
+            took: dict[str, list[float]] = {name: [] for name in turns}
+            for i in _turns(self.plan.num_turns, self.plan.most_s):
+                for name, turn in turns.items():
+                    times = turn()
+                    took[name] += [ns / 1e6 for ns in times] if i else []
+            load = os.getloadavg()[0]
+            for name, times in took.items():
+                row = {"contender": name, "context": context, "batch": batch, "load": load}
+                yield row | {"ms": report.spread(times)}
+            for child in self.theirs.values():
+                child.ask("drop")
+
+    def slope(self, row_bytes: int) -> dict[str, object]:
+        """Medians of this engine's steps at several contexts, by turns, and the line through
+        them."""
+        self.ours.ask("hold", path=self.rows, batch=1, num_columns=max(self.plan.slope))
+        took: dict[int, list[float]] = {context: [] for context in self.plan.slope}
+        tokens = [1] * (self.plan.num_steps + 1)
+        for i in _turns(self.plan.num_turns, self.plan.most_s):
+            for context, times in took.items() if i else ():
+                step_ns = self.ours.ask("decode", tokens=tokens, at=context)[1:]
+                times += [ns / 1e6 for ns in step_ns]
+        points = [
+            {"context": context, "ms": report.spread(times)["median"]}
+            for context, times in took.items()
+        ]
+        slope, start, r2 = report.line([p["context"] for p in points], [p["ms"] for p in points])
+        return {
+            "points": points,
+            "us_per_row": slope * 1e3,
+            "ms_at_0": start,
+            "r2": r2,
+            "gb_per_s": row_bytes / (slope * 1e6) if slope > 0 else float("inf"),
+            "load": os.getloadavg()[0],
+        }
+
+    def steps(self) -> dict[str, object]:
+        """This engine's forwards of several tokens at once, by turns, and what each takes of one
+        token's."""
+        context, num = self.plan.steps_at, self.plan.num_steps
+        self.ours.ask("hold", path=self.rows, batch=1, num_columns=context)
+        took: dict[int, list[float]] = {size: [] for size in STEP_SIZES}
+        for i in _turns(self.plan.num_turns, self.plan.most_s):
+            for size, times in took.items():
+                tokens = self.ids[context : context + size]
+                step_ns = self.ours.ask("forward", tokens=tokens, num=num + 1)[1:]
+                times += [ns / 1e6 for ns in step_ns] if i else []
+        found = [{"tokens": size, "ms": report.spread(times)} for size, times in took.items()]
+        one = found[0]["ms"]["median"]
+        return {
+            "context": context,
+            "steps": [step | {"ratio": step["ms"]["median"] / one} for step in found],
+            "load": os.getloadavg()[0],
+        }
 
 
 def _memory(context: int) -> dict[str, object]:
     """What a process holds that only runs the engine at this context."""
-    command = [sys.executable, "-m", "viz_engine.bench.engine", str(context)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def _run_alone(context: int) -> dict[str, object]:
-    loaded = engine_load.load(device="cpu")
-    settings = RunSettings(
-        model=loaded.name,
-        prompts=(QUESTIONS["en"],),
-        context_len=context,
-        new_tokens=4,
-        stop_token_ids=(),
-    )
-    reserved = 0
-    for event in generate.generate(loaded, settings, run_id="bench"):
-        if isinstance(event, StepFinished):
-            reserved = event.kv_reserved_bytes
-            held = machine.process_bytes()
-    return {
-        "context": context,
-        "peak_bytes": machine.peak_process_bytes(),
-        "held_bytes": held,
-        "weight_bytes": Ours(loaded).weight_bytes,
-        "reserved_bytes": reserved,
-    }
-
-
-if __name__ == "__main__":
-    print(json.dumps(_run_alone(int(sys.argv[1]))))
+    with Contender("the engine alone", contenders.command("alone"), context=context) as child:
+        return child.about()

@@ -26,7 +26,7 @@ _counting: list["RowReads"] = []  # the counter of the forward that is on
 _in_float32: list[bool] = []  # not empty: inside `in_float32`
 _compiled: list[bool] = []  # not empty: inside `compiled`
 PROBED_ROWS = 1024  # on which both ways are timed
-PIECE = 256  # queries of a piece of prefill
+CHUNK = 256  # queries of a chunk of prefill
 GAIN = 0.9  # of torch's time: what the own kernel must reach
 _looks: list["AttentionLook"] = []  # the look of the forward that is on
 
@@ -133,15 +133,15 @@ def choose(
         return _both_off(Message(key="part.compiled_not_ours"))
     if why := build.load():
         return _both_off(why)
-    queries = torch.ones(1, num_query_heads, PIECE, width, dtype=dtype)
+    queries = torch.ones(1, num_query_heads, CHUNK, width, dtype=dtype)
     key = torch.ones(1, num_heads, PROBED_ROWS, width, dtype=dtype)
     value = torch.ones(1, num_heads, PROBED_ROWS, value_width, dtype=dtype)
     if num_query_heads % num_heads or not build.takes_rows(key, value, None):
         return _both_off(Message(key="part.compiled_widths"))
-    mask = torch.ones(PIECE, PROBED_ROWS, dtype=torch.bool).tril(PROBED_ROWS - PIECE)[None, None]
+    mask = torch.ones(CHUNK, PROBED_ROWS, dtype=torch.bool).tril(PROBED_ROWS - CHUNK)[None, None]
     one = (queries[:, :, :1], key, value, None, None)
-    piece = (queries, key, value, mask, None)
-    ways = {"decode": (_one_query, one), "prefill": (_many_queries, piece)}
+    chunk = (queries, key, value, mask, None)
+    ways = {"decode": (_one_query, one), "prefill": (_many_queries, chunk)}
     with torch.inference_mode(), in_float32(upcast):
         decode, prefill = (
             build.fastest_ms(
