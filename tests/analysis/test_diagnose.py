@@ -330,8 +330,8 @@ def test_a_reallocation_in_every_request_is_named_allocation(
 ) -> None:
     from viz_engine.engine import generate
 
-    real = generate.new_rows
-    monkeypatch.setattr(generate, "new_rows", lambda *a: (played.pass_time(1.5), real(*a))[1])
+    real = generate.new_cache
+    monkeypatch.setattr(generate, "new_cache", lambda *a: (played.pass_time(1.5), real(*a))[1])
     assert played.diagnosis(tiny(), SEVERAL).prefill.causes == ("allocation",)
 
 

@@ -182,14 +182,14 @@ def test_contenders_hold_the_same_rows_and_leave_them_as_they_were(
     theirs.hold(path, 2, 12)
     before = [t.clone() for layer in theirs.cache.layers for t in (layer.keys, layer.values)]
     assert len(ours.decode([1, 2, 3])) == len(theirs.decode([1, 2, 3])) == 3
-    assert ours.rows.get_seq_length() == theirs.cache.get_seq_length() == 12
+    assert ours.cache.get_seq_length() == theirs.cache.get_seq_length() == 12
     after = [t for layer in theirs.cache.layers for t in (layer.keys, layer.values)]
-    own = [t[:, :, :12] for layer in ours.rows.layers for t in (layer.keys, layer.values)]
+    own = [t for both in ours.cache.peek(0, 12) for t in both]
     for one, two, three in zip(before, after, own, strict=True):
         assert torch.equal(one, two) and torch.equal(one, three)
     ours.hold(path, 1, 12)
-    assert len(ours.forward([1, 2, 3, 4], 3)) == 3 and ours.rows.get_seq_length() == 12
-    own = [t[:, :, :12] for layer in ours.rows.layers for t in (layer.keys, layer.values)]
+    assert len(ours.forward([1, 2, 3, 4], 3)) == 3 and ours.cache.get_seq_length() == 12
+    own = [t for both in ours.cache.peek(0, 12) for t in both]
     assert all(torch.equal(one[:1], two) for one, two in zip(before, own, strict=True))
 
 

@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 from tests.support import architectures
 from tests.support.architectures import NAMED, NUM_STEPS, PIECE, TOLERANCE
 from viz_engine.engine import compatibility, generate, load
-from viz_engine.engine.cache import cache
+from viz_engine.engine.cache import cache, slab
 from viz_engine.engine.load import Loaded
 from viz_engine.run import checks, cost
 from viz_engine.run.events import KVSample, StepFinished
@@ -139,14 +139,14 @@ def observed(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> Iterator[tuple[StepFinished, int, int]]:
     """Each step, the bytes that entered attention in it, and the storages behind its rows."""
-    seen: list[cache.Rows] = []
+    seen: list[cache.KVCache] = []
 
-    class Watched(cache.Rows):
+    class Watched(cache.KVCache):
         def __init__(self, *args: object, **kwargs: object) -> None:
             super().__init__(*args, **kwargs)
             seen.append(self)
 
-    monkeypatch.setattr(generate, "Rows", Watched)
+    monkeypatch.setattr(generate, "KVCache", Watched)
     chunk_len = PIECE if loaded.probed.pieces else 0
     settings = architectures.settings_of(batch, chunk_len=chunk_len, new_tokens=NUM_TOKENS)
     with Products(written_out=loaded.spec.model_type in WRITTEN_OUT) as products:
@@ -158,14 +158,16 @@ def observed(
 
 def tensors_of(layer: object) -> list[torch.Tensor]:
     """K, V and states of any cache layer, by their names."""
+    if isinstance(layer, cache.LayerCache):
+        return list(layer.slab.tensors)
     found = [getattr(layer, name, None) for name in ("keys", "values")]
     for name in ("conv_states", "recurrent_states"):
         found += getattr(layer, name, {}).values()
     return [t for t in found if t is not None]
 
 
-def storage_bytes(rows: cache.Rows) -> int:
-    tensors = [t for layer in rows.layers for t in tensors_of(layer)]
+def storage_bytes(made: cache.KVCache) -> int:
+    tensors = [t for layer in made.layers for t in tensors_of(layer)]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
@@ -302,10 +304,10 @@ def test_windows_slide_and_results_stay(
 ) -> None:
     network, loaded = made(model_type)
     before = run(loaded, batch=3, chunk_len=PIECE)
-    monkeypatch.setattr(cache, "BLOCK_LEN", 8)
+    monkeypatch.setattr(slab, "BLOCK_LEN", 8)
     small = lambda num: -(-num // 8) * 8  # noqa: E731
-    monkeypatch.setattr(cache, "block_columns", small)
-    monkeypatch.setattr(cache, "slab_columns", lambda layer, num: small(min(num, 24)))
+    monkeypatch.setattr(slab, "block_columns", small)
+    monkeypatch.setattr(slab, "slab_columns", lambda layer, num: small(min(num, 24)))
     after = run(loaded, batch=3, chunk_len=PIECE)
     assert [s.token_ids for s in after.steps] == [s.token_ids for s in before.steps]
     assert [s.kv_live_bytes for s in after.steps] == [s.kv_live_bytes for s in before.steps]

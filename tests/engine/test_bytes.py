@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pytest
 import torch
 from transformers import DynamicCache
@@ -26,7 +25,7 @@ KINDS = (
 LONG = "The notebook has its price, and she is honest about it. Every paragraph adds a line. " * 4
 
 
-class ConcatenatingRows(cache.Rows):
+class ConcatenatingCache(cache.KVCache):
     """What a cache must not do: every step makes all rows anew."""
 
     tally: Tally
@@ -38,20 +37,16 @@ class ConcatenatingRows(cache.Rows):
     def reserve(self, num_columns: int) -> None:
         pass
 
-    def magnitudes(self, first: int, stop: int) -> np.ndarray:
-        num_columns = sum(layer.num_kv_heads for layer in self._specs)
-        return np.zeros((2, 1, stop - first, num_columns), dtype=np.uint8)
-
 
 class ConcatenatingLayer(DynamicLayer):
-    def __init__(self, rows: ConcatenatingRows) -> None:
+    def __init__(self, cache: ConcatenatingCache) -> None:
         super().__init__()
-        self.rows = rows
+        self.cache = cache
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         keys, values = super().update(key_states, value_states)
-        self.rows.tally.hold(keys)
-        self.rows.tally.hold(values)
+        self.cache.tally.hold(keys)
+        self.cache.tally.hold(values)
         return keys, values
 
 
@@ -65,7 +60,7 @@ def tallied(
             log.append(event)
             if isinstance(event, StepFinished):
                 yield event, tally, log.step_cost(-1)
-            tally.reset()  # what happens between the steps (magnitudes) is not of a step
+            tally.reset()  # what happens between the steps (norms) is not of a step
     assert log.finished.finish_reason in ("length", "stop"), log.finished.error
 
 
@@ -182,12 +177,12 @@ def test_the_tally_notices_a_cache_that_copies(
 ) -> None:
     loaded = tiny()
     tally = Tally(loaded.model)
-    monkeypatch.setattr(ConcatenatingRows, "tally", tally, raising=False)
-    monkeypatch.setattr(generate, "Rows", ConcatenatingRows)
+    monkeypatch.setattr(ConcatenatingCache, "tally", tally, raising=False)
+    monkeypatch.setattr(generate, "KVCache", ConcatenatingCache)
     settings = RunSettings(model="tiny", prompts=("abcdefgh",), chat=False, new_tokens=4)
     row = cost.row_bytes(loaded.spec, "float32")
     more = []
-    for step, seen, predicted in tallied(loaded, settings, tally, eager=True):
+    for step, seen, predicted in tallied(loaded, settings, tally, eager=True, samples="none"):
         if step.phase == "decode":
             more.append(seen.kv_bytes_read - predicted.kv_bytes_read)
     # each decode step reads all earlier rows once more, to copy them
@@ -196,6 +191,7 @@ def test_the_tally_notices_a_cache_that_copies(
 
 def test_cost_rows_are_what_the_slab_is_made_of(tiny: Callable[..., Loaded]) -> None:
     spec = tiny().spec
-    rows = cache.Rows(spec.layers, batch=2, num_columns=300, dtype=torch.float32, device="cpu")
-    assert rows.reserved_bytes == 2 * 512 * cost.row_bytes(spec, "float32")
-    assert rows.live_bytes == 0
+    like = {"dtype": torch.float32, "device": "cpu"}
+    made = cache.KVCache(spec.layers, batch=2, num_columns=300, **like)
+    assert made.reserved_bytes == 2 * 512 * cost.row_bytes(spec, "float32")
+    assert made.live_bytes == 0

@@ -85,14 +85,14 @@ def test_one_trace_serves_every_length_of_a_batch_size(tiny: Callable[..., Loade
     loaded.traces.clear()
     for prompt in ("a", "abc " * 70, "abc " * 20):
         assert_alike(loaded, settings_of(prompt, new_tokens=4))
-    assert list(loaded.traces) == [(1, False)]
+    assert list(loaded.traces) == [("full", 1, False)]
 
 
 def test_a_left_padded_batch_is_traced_with_its_mask(tiny: Callable[..., Loaded]) -> None:
     loaded = tiny()
     assert_alike(loaded, settings_of("abc def ghi", "x", "longer than a piece of sixteen"))
     assert_alike(loaded, settings_of("abc" * 20, "x", chunk_len=16))  # a first piece of pads only
-    assert (3, True) in loaded.traces and (2, True) in loaded.traces
+    assert {("full", 3, True), ("full", 2, True)} <= set(loaded.traces)
 
 
 def test_the_default_model_is_traced_in_bfloat16(default_model: Callable[[str], Loaded]) -> None:
@@ -104,7 +104,8 @@ def test_few_traces_are_kept(tiny: Callable[..., Loaded]) -> None:
     loaded = tiny("qwen2")
     for batch in range(1, decode.MAX_TRACES + 3):
         run(loaded, settings_of("ab", batch=batch, new_tokens=2))
-    assert len(loaded.traces) == decode.MAX_TRACES and (batch, False) in loaded.traces
+    assert len(loaded.traces) == decode.MAX_TRACES
+    assert ("full", batch, False) in loaded.traces
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_a_run_puts_the_number_of_threads_back(tiny: Callable[..., Loaded]) -> N
     loaded.threads.most, most = 2, loaded.threads.most
     use, loaded.threads.use = loaded.threads.use, seen.append
     try:
-        loaded.threads.alone_ns[1] = 1.0  # every step with all threads is slow
+        loaded.threads.alone_ns["full", 1] = 1.0  # every step with all threads is slow
         log, _ = run(loaded, settings_of("abc", new_tokens=9))
         assert part(log, "threads").name == "threads"
         assert 1 in seen and seen[-1] == 2
@@ -187,7 +188,7 @@ def test_a_trace_asks_only_for_sizes_that_grow_with_the_rows(tmp_path: Path) -> 
         settings = architectures.settings_of(1, chunk_len=0, new_tokens=3)
         log, _ = run(loaded, dataclasses.replace(settings, warm_up=True))
         assert part(log, "traced_step").on
-        traced, _ = loaded.traces[(1, False)]
+        traced, _ = loaded.traces["full", 1, False]
         kinds[model_type] = [node.kind() for node in traced.step.graph.nodes()]
     assert "aten::size" not in kinds["llama"] and "aten::floor_divide" not in kinds["llama"]
     assert "aten::size" in kinds["gemma2"]
@@ -204,9 +205,9 @@ def test_a_run_says_which_threads_its_first_steps_take(
         now[0] += 1_000 if used[-1] == 1 else every
 
     loaded = dataclasses.replace(tiny("qwen3"), threads=threads)
-    given = {"batch": 1, "masked": False, "cached": True, "eager": True}
+    given = {"batch": 1, "masked": False, "policy": "full", "eager": True}
     decoder = decode.Decoder(loaded, None, **given, clock=lambda: now[0])
-    threads.measure(1, step, lambda: now[0])
+    threads.measure(decoder.timed, step, lambda: now[0])
     (part,) = (part for part in decoder.parts() if part.name == "threads")
     said = part.reason
     assert said.key == key and "no text for" not in said.text("en") + said.text("zh")

@@ -11,6 +11,7 @@ import torch
 from transformers import DynamicCache
 
 from viz_engine.engine import generate
+from viz_engine.engine.cache import norms
 from viz_engine.engine.load import Loaded
 from viz_engine.run import machine
 from viz_engine.run.codec import to_line
@@ -277,14 +278,14 @@ def test_magnitudes_are_those_of_transformers_rows(tiny: Callable[..., Loaded]) 
 
 
 def test_a_row_of_zeros_has_magnitude_zero(tiny: Callable[..., Loaded]) -> None:
-    rows = generate.Rows(
-        tiny().spec.layers, batch=1, num_columns=2, dtype=torch.float32, device="cpu"
-    )
-    for side in (rows.slabs[0].keys, rows.slabs[0].values):
+    cache = generate.new_cache(tiny(), "full", 1, 2)
+    (slab,) = cache.slabs.values()
+    for side in slab.tensors:
         side.zero_()
         side[..., 1, 0] = 2 ** (100 / 12)
-    assert rows.magnitudes(0, 2)[0, 0, 0].max() == 0
-    assert rows.magnitudes(0, 2)[0, 0, 1].min() == 228
+    cache.place(2)
+    assert norms.sample(cache, 0, 2)[0, 0, 0].max() == 0
+    assert norms.sample(cache, 0, 2)[0, 0, 1].min() == 228
 
 
 def test_a_slow_reader_is_not_billed_to_a_step(tiny: Callable[..., Loaded]) -> None:

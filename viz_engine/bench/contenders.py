@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from viz_engine.bench import process, report
 from viz_engine.engine import generate, load
-from viz_engine.engine.cache.cache import Rows
+from viz_engine.engine.cache.cache import KVCache
 from viz_engine.engine.decode import Decoder
 from viz_engine.engine.load import DTYPES, Loaded
 from viz_engine.run import cost, machine
@@ -32,11 +32,11 @@ CHUNK = 256  # positions of a chunk of prefill
 NUM_TRIED = 3  # of each way to read the weights, before one is taken
 
 
-def save_rows(rows: Rows, path: str) -> None:
+def save_rows(cache: KVCache, path: str) -> None:
     """Keep the K and V of each layer, as they are."""
     tensors = {}
-    for index, layer in enumerate(rows.layers):
-        for name, kept in (("keys", layer.keys), ("values", layer.values)):
+    for index, both in enumerate(cache.peek(0, cache.get_seq_length())):
+        for name, kept in zip(("keys", "values"), both, strict=True):
             tensors[f"{index}.{name}"] = kept.clone(memory_format=torch.contiguous_format)
     save_file(tensors, path)
 
@@ -69,12 +69,12 @@ def unique_bytes(network: torch.nn.Module) -> int:
 
 
 class Ours:
-    """This engine, as a run uses it: its rows, its decoder, its forward."""
+    """This engine, as a run uses it: its cache, its decoder, its forward."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self.weight_bytes = unique_bytes(loaded.model)
-        self.rows: Rows | None = None
+        self.cache: KVCache | None = None
 
     def about(self) -> dict[str, object]:
         """What the bench has to know of the model and of this engine."""
@@ -99,8 +99,8 @@ class Ours:
     def keep(self, ids: list[int], path: str) -> None:
         """Read a prompt, and keep its rows in a file: the others copy them."""
         self.prefill(torch.tensor([ids]), CHUNK)
-        save_rows(self.rows, path)
-        self.rows = None
+        save_rows(self.cache, path)
+        self.cache = None
 
     def prefill_ns(self, ids: list[int], chunk_len: int) -> int:
         """Nanoseconds of reading a prompt."""
@@ -110,12 +110,12 @@ class Ours:
     def prefill(self, ids: torch.Tensor, chunk_len: int) -> torch.Tensor:
         """Read `[B, T]` in chunks (0: in one); logits `[B, vocab]`."""
         batch, num_columns = ids.shape
-        self.rows = generate.new_rows(self.loaded, batch, num_columns)
+        self.cache = self._new_cache(batch, num_columns)
         positions = torch.arange(num_columns).expand(batch, -1)
         step = chunk_len or num_columns
         for first in range(0, num_columns, step):
             part = slice(first, min(first + step, num_columns))
-            logits = self._forward(ids[:, part], positions[:, part], None, self.rows)
+            logits = self._forward(ids[:, part], positions[:, part], None, self.cache)
         return logits
 
     def hold(self, path: str, batch: int, num_columns: int) -> None:
@@ -126,36 +126,35 @@ class Ours:
         self, kept: list[tuple[torch.Tensor, torch.Tensor]], batch: int, num_columns: int
     ) -> None:
         self.batch, self.num_columns = batch, num_columns
-        self.rows = rows = generate.new_rows(self.loaded, batch, num_columns + 1)
+        self.cache = self._new_cache(batch, num_columns + 1)
         self.decoder = Decoder(
             self.loaded,
             self._forward,
             batch=batch,
             masked=False,
-            cached=True,
+            policy="full",
             eager=False,
             clock=time.perf_counter_ns,
         )
-        self.decoder.make_ready(lambda num: generate.new_rows(self.loaded, batch, num))
-        for own, (keys, values) in zip(rows.layers, kept, strict=True):
-            own.keys[:, :, :num_columns] = keys[:, :, :num_columns]
-            own.values[:, :, :num_columns] = values[:, :, :num_columns]
-        rows.place(num_columns)
+        self.decoder.make_ready(lambda num: self._new_cache(batch, num))
+        for index, both in enumerate(kept):
+            both = (t[:, :, :num_columns].expand(batch, -1, -1, -1) for t in both)
+            self.cache.update(*both, index)
 
     def decode(self, tokens: list[int], at: int | None = None) -> list[int]:
         """Nanoseconds of each step; from column `at` on where it is given."""
         first = self.num_columns if at is None else at
-        self.rows.place(first)
+        self.cache.place(first)
         took = []
         for column, token in enumerate(tokens, first):
             start = time.perf_counter_ns()
-            self.rows.reserve(column + 1)
+            self.cache.reserve(column + 1)
             ids = torch.full((self.batch, 1), token)
             positions = torch.full((self.batch, 1), column)
-            self.decoder.step(ids, positions, None, self.rows).argmax(-1).tolist()
+            self.decoder.step(ids, positions, None, self.cache).argmax(-1).tolist()
             took.append(time.perf_counter_ns() - start)
             self.decoder.took(took[-1])
-        self.rows.place(first)
+        self.cache.place(first)
         return took
 
     def forward(self, tokens: list[int], num: int) -> list[int]:
@@ -165,10 +164,10 @@ class Ours:
         ids, positions = torch.tensor([tokens]), torch.arange(first, first + len(tokens))[None]
         took = []
         for _ in range(num):
-            self.rows.reserve(first + len(tokens))
-            self.rows.place(first)
-            took.append(_ns(lambda: self._forward(ids, positions, None, self.rows).argmax(-1)))
-        self.rows.place(first)
+            self.cache.reserve(first + len(tokens))
+            self.cache.place(first)
+            took.append(_ns(lambda: self._forward(ids, positions, None, self.cache).argmax(-1)))
+        self.cache.place(first)
         return took
 
     def difference(self, ids: list[int], tokens: list[int], reference: str) -> dict[str, object]:
@@ -203,7 +202,7 @@ class Ours:
             outside_ns += time.perf_counter_ns() - start - event.duration_ns
         bare = Ours(self.loaded)
         bare.prefill(ids, settings.chunk_len)
-        bare._take([(layer.keys, layer.values) for layer in bare.rows.layers], 1, ids.shape[1])
+        bare._take(bare.cache.peek(0, ids.shape[1]), 1, ids.shape[1])
         column, token = ids.shape[1], 1
         on, off = [], []
         for _ in range(num_steps):
@@ -214,9 +213,9 @@ class Ours:
                     break
             on.append(time.perf_counter_ns() - start)
             start = time.perf_counter_ns()
-            bare.rows.reserve(column + 1)
+            bare.cache.reserve(column + 1)
             fed = torch.tensor([[token]]), torch.tensor([[column]]), None
-            token = bare.decoder.step(*fed, bare.rows).argmax(-1).tolist()[0]
+            token = bare.decoder.step(*fed, bare.cache).argmax(-1).tolist()[0]
             off.append(time.perf_counter_ns() - start)
             column += 1
         events.close()
@@ -239,10 +238,13 @@ class Ours:
         """Logits `[tokens, vocab]` after the prompt and after each token but the last."""
         seen = [self.prefill(torch.tensor([ids]), CHUNK)]
         for column, token in enumerate(tokens[:-1], len(ids)):
-            self.rows.reserve(column + 1)
+            self.cache.reserve(column + 1)
             at = torch.tensor([[column]])
-            seen.append(self._forward(torch.tensor([[token]]), at, None, self.rows))
+            seen.append(self._forward(torch.tensor([[token]]), at, None, self.cache))
         return torch.cat(seen).float()
+
+    def _new_cache(self, batch: int, num_columns: int) -> KVCache:
+        return generate.new_cache(self.loaded, "full", batch, num_columns)
 
     def _forward(self, *step: object) -> torch.Tensor:
         return generate.forward(self.loaded, *step)

@@ -16,7 +16,7 @@ import torch
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, get_layer_types_and_kwargs
 
-from viz_engine.engine.cache.cache import Rows, held_tensors, state_tensors
+from viz_engine.engine.cache.cache import KVCache, held_tensors, state_tensors
 from viz_engine.engine.kernels.attention import ATTENTION
 from viz_engine.model.spec import LayerSpec, ModelSpec
 from viz_engine.run.events import EnginePart
@@ -46,6 +46,12 @@ class Probed:
     pieces: bool = True
     pieces_reason: Message | None = None  # why in one piece only
     parts: tuple[EnginePart, ...] = ()
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether a forward can be taken back: all that is kept stands in rows of ours."""
+        kept = (self.layers[i] for i in self.theirs)
+        return not any(layer.row_elements or layer.state_bytes for layer in kept)
 
 
 def probe(network: PreTrainedModel) -> Probed:
@@ -288,18 +294,18 @@ class _Trial:
         try:
             if self.network.config._attn_implementation != wanted:
                 self.network.set_attn_implementation(wanted)
-            rows = Rows(
+            cache = KVCache(
                 way.layers,
                 batch=2,
                 num_columns=NUM_TOKENS,
                 dtype=self.network.dtype,
                 device=self.network.device,
-                theirs=way.theirs,
+                hf_layers=way.theirs,
             )
             first = 0
             for stop in (NUM_TOKENS // 2, NUM_TOKENS - 1, NUM_TOKENS)[0 if way.pieces else 1 :]:
-                rows.reserve(stop)
-                got = self.forward(rows, first, stop)
+                cache.reserve(stop)
+                got = self.forward(cache, first, stop)
                 first = stop
         except Exception as error:  # see `probe`
             return "raised", {"reason": first_line(error)}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from viz_engine.engine.cache.cache import Rows
+from viz_engine.engine.cache.cache import KVCache
 from viz_engine.engine.compatibility import first_line
 from viz_engine.engine.kernels import linear
 from viz_engine.engine.kernels.attention import compiled
@@ -39,55 +39,56 @@ class Decoder:
         *,
         batch: int,
         masked: bool,
-        cached: bool,
+        policy: str,
         eager: bool,
         clock: Callable[[], int],
     ) -> None:
-        """`forward` is the step in Python, `(ids, positions, mask, rows) -> logits`. `masked`:
-        some sequences have pads."""
+        """`forward` is the step in Python, `(ids, positions, mask, cache) -> logits`. `masked`:
+        some sequences have pads. `policy`: how the cache keeps rows."""
         self.loaded = loaded
         self.forward = forward
         self.batch = batch
-        self.cached = cached
+        self.cached = policy != "none"
         self.clock = clock
-        self.key = (batch, masked)
-        self.untraced = _untraced(loaded, masked=masked, cached=cached, eager=eager)
+        self.timed = (policy, batch)  # as `threads` knows the step
+        self.key = (policy, batch, masked)
+        self.untraced = _untraced(loaded, masked=masked, cached=self.cached, eager=eager)
         loaded.threads.new_run()
 
     @property
     def is_ready(self) -> bool:
         """Whether `make_ready` has nothing to do."""
-        timed = not self.cached or self.batch in self.loaded.threads.alone_ns
+        timed = not self.cached or self.timed in self.loaded.threads.alone_ns
         return timed and (self.untraced is not None or self.key in self.loaded.traces)
 
-    def make_ready(self, new_rows: Callable[[int], Rows]) -> None:
-        """Trace the step, and time it; on rows of its own that `new_rows` makes."""
+    def make_ready(self, new_cache: Callable[[int], KVCache]) -> None:
+        """Trace the step, and time it; on rows of its own that `new_cache` makes."""
         if self.is_ready:
             return
         traces = self.loaded.traces
         if self.untraced is None and self.key not in traces:
             while len(traces) >= MAX_TRACES:
                 del traces[next(iter(traces))]
-            traces[self.key] = self._try_trace(new_rows)
-        if self.batch not in self.loaded.threads.alone_ns and not self.loaded.probed.theirs:
-            trial = _Trial(self, new_rows, self._lengths()[0])
+            traces[self.key] = self._try_trace(new_cache)
+        if self.timed not in self.loaded.threads.alone_ns and not self.loaded.probed.theirs:
+            trial = _Trial(self, new_cache, self._lengths()[0])
             step = lambda: trial.step(self._run)  # noqa: E731
-            self.loaded.threads.measure(self.batch, step, self.clock)
+            self.loaded.threads.measure(self.timed, step, self.clock)
 
     def step(
         self,
         ids: torch.Tensor,  # [B, 1]
         positions: torch.Tensor,  # [B, 1]
         mask: torch.Tensor | None,  # [B, columns]
-        rows: Rows,
+        cache: KVCache,
     ) -> torch.Tensor:
         """Logits `[B, vocab]`."""
         with self.loaded.threads.step():
-            return self._run(ids, positions, mask, rows)
+            return self._run(ids, positions, mask, cache)
 
     def took(self, duration_ns: int) -> None:
         """Learn from the step that is over."""
-        self.loaded.threads.took(self.batch, duration_ns)
+        self.loaded.threads.took(self.timed, duration_ns)
 
     def parts(self) -> Iterator[EnginePart]:
         """What is on, and why, for RunStarted."""
@@ -95,7 +96,7 @@ class Decoder:
         traced, reason = (None, Message(key=key)) if key else self.loaded.traces[self.key]
         yield EnginePart(name="traced_step", on=traced is not None, reason=reason)
         threads = self.loaded.threads
-        timed = threads.timed_ns.get(self.batch)
+        timed = threads.timed_ns.get(self.timed)
         if threads.most == 1 or not self.cached or timed is None:
             yield EnginePart(name="threads", on=False, reason=Message(key="part.threads_fixed"))
             return
@@ -129,10 +130,10 @@ class Decoder:
         lengths = [*PROBED, *(window + 1 for window in sorted(windows))]
         return [n for n in lengths if limit is None or n < limit] or [1]
 
-    def _try_trace(self, new_rows: Callable[[int], Rows]) -> tuple[Traced | None, Message]:
+    def _try_trace(self, new_cache: Callable[[int], KVCache]) -> tuple[Traced | None, Message]:
         """A trace that was found equal, or None, and why."""
         try:
-            trials = [_Trial(self, new_rows, length) for length in self._lengths()]
+            trials = [_Trial(self, new_cache, length) for length in self._lengths()]
             model, arguments = self.loaded.model, self.loaded.probed.arguments
             with self._chosen():
                 traced = trials[0].step(lambda *step: trace(model, arguments, *step))
@@ -149,16 +150,17 @@ class Decoder:
 class _Trial:
     """One step behind `num_columns` rows of random numbers, as often as is asked for."""
 
-    def __init__(self, decoder: Decoder, new_rows: Callable[[int], Rows], num_columns: int) -> None:
-        batch, masked = decoder.key
+    def __init__(
+        self, decoder: Decoder, new_cache: Callable[[int], KVCache], num_columns: int
+    ) -> None:
+        _, batch, masked = decoder.key
         device = decoder.loaded.device
         self.num_columns = num_columns
         self.clock = decoder.clock
-        self.rows = new_rows(num_columns + 1)
-        dice = torch.Generator(device).manual_seed(7)
-        for slab in self.rows.slabs:
-            slab.keys.normal_(generator=dice)
-            slab.values.normal_(generator=dice)
+        self.cache = new_cache(num_columns + 1)
+        rng = torch.Generator(device).manual_seed(7)
+        for slab in self.cache.slabs.values():
+            slab.fill(rng)
         # Other tokens at each length: what a trace froze of one (a choice of experts) is seen.
         ids = torch.arange(batch, device=device)[:, None] * 7 + 37 * num_columns
         self.ids = ids % decoder.loaded.spec.vocab_size
@@ -170,8 +172,8 @@ class _Trial:
 
     def step(self, way: Callable[..., object]) -> object:
         """What `way` gives for the step."""
-        self.rows.place(self.num_columns)
-        return way(self.ids, self.positions, self.mask, self.rows)
+        self.cache.place(self.num_columns)
+        return way(self.ids, self.positions, self.mask, self.cache)
 
     def alike(self, one: Forward, other: Forward) -> bool:
         """Whether two ways agree to the bit: logits, all rows, bytes read and written."""
@@ -190,10 +192,10 @@ class _Trial:
         return [min(times) / 1e6 for times in took]
 
     def _seen(self, way: Forward) -> tuple[list[torch.Tensor], tuple[int, int]]:
-        before = self.rows.bytes_read, self.rows.bytes_written
+        before = self.cache.bytes_read, self.cache.bytes_written
         tensors = [self.step(way)]
-        tensors += [t.clone() for slab in self.rows.slabs for t in (slab.keys, slab.values)]
-        return tensors, (self.rows.bytes_read - before[0], self.rows.bytes_written - before[1])
+        tensors += [t.clone() for slab in self.cache.slabs.values() for t in slab.tensors]
+        return tensors, (self.cache.bytes_read - before[0], self.cache.bytes_written - before[1])
 
 
 def _untraced(loaded: Loaded, *, masked: bool, cached: bool, eager: bool) -> str | None:

@@ -1,6 +1,6 @@
 """The run itself: prefill in pieces, decode, the no-cache baseline. A generator of records.
 
-Transformers' modelling code does the forward; ours are the rows, the attention that reads them,
+Transformers' modelling code does the forward; ours are the cache, the attention that reads it,
 this loop, and what is counted and timed. Bytes are asked of the tensors, never of `cost.py`.
 It knows nothing of queues, processes or pages.
 
@@ -18,7 +18,8 @@ import torch
 import transformers
 
 from viz_engine.engine import load
-from viz_engine.engine.cache.cache import Rows
+from viz_engine.engine.cache import norms
+from viz_engine.engine.cache.cache import STORES, KVCache
 from viz_engine.engine.compatibility import call, first_line
 from viz_engine.engine.decode import Decoder
 from viz_engine.engine.kernels import linear
@@ -110,7 +111,7 @@ def generate(
     except Exception as caught:
         error = explain(caught)
     finally:
-        run.rows = None  # the memory goes back before anybody reads the last record
+        run.cache = None  # the memory goes back before anybody reads the last record
     yield run.finished(error)
 
 
@@ -155,9 +156,16 @@ def explain(error: BaseException) -> Message:
 
 
 def check_cache(loaded: Loaded, settings: RunSettings) -> None:
-    """Raises UserError where a cache is asked of a model that takes none."""
-    if settings.cache != "none" and not loaded.probed.cached:
+    """Raises UserError where a cache is asked of a model that takes none, or not this one."""
+    if settings.cache == "none":
+        return
+    probed = loaded.probed
+    if not probed.cached:
         raise UserError("error.cache_none_only", model_type=loaded.spec.model_type)
+    unfolded = any(layer.kind == "latent" for layer in loaded.spec.layers)  # by the model's code
+    if not STORES[settings.cache].hands_tensors and (unfolded or not probed.own_attention):
+        params = {"cache": settings.cache, "model_type": loaded.spec.model_type}
+        raise UserError("error.cache_attention", **params)
 
 
 def pieces(loaded: Loaded, settings: RunSettings) -> EnginePart:
@@ -209,13 +217,13 @@ class _Run:
         self.reasons: list[str | None] = [None] * self.batch  # why a sequence has ended
         self.streams = [TextStream(loaded.tokenizer) for _ in prompts]
         self.generators = [sequence_generator(settings.seed, b) for b in range(self.batch)]
-        self.rows: Rows | None = None
+        self.cache: KVCache | None = None
         self.decoder = Decoder(
             loaded,
             lambda *step: forward(loaded, *step),
             batch=self.batch,
             masked=self.mask is not None,
-            cached=self.cached,
+            policy=settings.cache,
             eager=eager,
             clock=clock,
         )
@@ -243,17 +251,21 @@ class _Run:
         """One piece and one token, discarded: first calls of a shape are slow. Once a shape. Then
         the decoder is made ready on the same rows."""
         piece = min(self.settings.chunk_len or self.prompt_columns, self.prompt_columns)
-        shape = (self.batch, piece)
+        policy = self.settings.cache
+        shape = (policy, self.batch, piece)
         if shape in self.loaded.warmed and self.decoder.is_ready:
             return
-        rows = new_rows(self.loaded, self.batch, piece) if self.loaded.probed.cached else None
-        for first, stop in ((0, piece), (piece, piece + 1))[: 1 if rows is None else 2]:
-            if rows is not None:
-                rows.reserve(stop)
-            forward(self.loaded, *self._feed(first, stop), rows)
-        self.decoder.make_ready(lambda num: new_rows(self.loaded, self.batch, num))
+        cache = self._new_cache(piece) if self.cached else None
+        for first, stop in ((0, piece), (piece, piece + 1))[: 1 if cache is None else 2]:
+            if cache is not None:
+                cache.reserve(stop)
+            forward(self.loaded, *self._feed(first, stop), cache)
+        self.decoder.make_ready(self._new_cache)
         stop_timer(start_timer(self.loaded.device))
         self.loaded.warmed.add(shape)
+
+    def _new_cache(self, num_columns: int) -> KVCache:
+        return new_cache(self.loaded, self.settings.cache, self.batch, num_columns)
 
     def _feed(
         self, first: int, stop: int
@@ -268,7 +280,7 @@ class _Run:
         last = self.prompt_columns
         chunk = self.settings.chunk_len if self.cached else 0
         if self.cached:
-            self.rows = new_rows(self.loaded, self.batch, last)
+            self.cache = self._new_cache(last)
         for stop in [*range(chunk, last, chunk), last] if chunk else [last]:
             if self._stops(cancelled):
                 return
@@ -300,13 +312,15 @@ class _Run:
         counts = self._row_counts()
         start_ns = self.clock()
         timer = start_timer(self.loaded.device)
-        if self.rows is not None:
-            self.rows.reserve(stop)
+        if self.cache is not None:
+            self.cache.reserve(stop)
         fed = self._feed(first, stop)
         if self.cached and phase == "decode":
-            logits = self.decoder.step(*fed, self.rows)
+            logits = self.decoder.step(*fed, self.cache)
         else:
-            logits = forward(self.loaded, *fed, self.rows)
+            logits = forward(self.loaded, *fed, self.cache)
+        if self.cache is not None:
+            self.cache.settle()
         tokens = self._choose(logits) if stop >= self.prompt_columns else [None] * self.batch
         device_ns = stop_timer(timer)
         end_ns = self.clock()
@@ -322,8 +336,8 @@ class _Run:
             end_ns=end_ns,
             device_ns=device_ns,
             **self._per_sequence(first, stop, tokens),
-            kv_live_bytes=0 if self.rows is None else self.rows.live_bytes,
-            kv_reserved_bytes=0 if self.rows is None else self.rows.reserved_bytes,
+            kv_live_bytes=0 if self.cache is None else self.cache.live_bytes,
+            kv_reserved_bytes=0 if self.cache is None else self.cache.reserved_bytes,
             weight_bytes_read=self._weight_bytes(fed[0].numel()),
             kv_bytes_read=read,
             kv_bytes_written=written,
@@ -339,8 +353,8 @@ class _Run:
 
     def _row_counts(self) -> tuple[int, int]:
         """Bytes of K, V and states read and written so far."""
-        rows = self.rows
-        return (0, 0) if rows is None else (rows.bytes_read, rows.bytes_written)
+        cache = self.cache
+        return (0, 0) if cache is None else (cache.bytes_read, cache.bytes_written)
 
     def _weight_bytes(self, num_tokens: int) -> int | None:
         once = self.loaded.weight_bytes_once
@@ -404,7 +418,7 @@ class _Run:
     def _look(self, step: StepFinished, first: int) -> Iterator[Event]:
         """Outside the timed span: the magnitudes of the new rows, attention weights where they
         are asked for, and the sensors once a second."""
-        if self.rows is not None and self.loaded.spec.num_columns:
+        if self.cache is not None and self.loaded.spec.num_columns:
             if self.samples == "each":
                 yield from self._sample(step, first)
             elif self.samples == "last" and None not in self.reasons:
@@ -419,7 +433,7 @@ class _Run:
 
     def _sample(self, step: StepFinished, first: int) -> Iterator[KVSample]:
         """Magnitudes of each sequence's rows that stand in the columns from `first` on."""
-        levels = self.rows.magnitudes(first, self.columns)  # [2, B, n, columns of the matrix]
+        levels = norms.sample(self.cache, first, self.columns)  # [2, B, n, columns of the matrix]
         for b, (start, stop) in enumerate(step.appended):
             start = start if self.samples == "each" else 0
             if stop > start:
@@ -435,13 +449,13 @@ class _Run:
                 )
 
     def _attention(self, step: StepFinished) -> AttentionSample:
-        """The same step once more, in Python: it writes the same row again, and its weights are
+        """The same step once more, in Python: it stores the same row again, and its weights are
         kept."""
         first = self.columns - 1 if self.cached else 0
-        if self.rows is not None:
-            self.rows.place(first)
+        if self.cache is not None:
+            self.cache.truncate(first)
         with self.look.looking():
-            forward(self.loaded, *self._feed(first, self.columns), self.rows)
+            forward(self.loaded, *self._feed(first, self.columns), self.cache)
         weights = self.look.weights
         return AttentionSample(
             step=step.step,
@@ -453,15 +467,16 @@ class _Run:
         )
 
 
-def new_rows(loaded: Loaded, batch: int, num_columns: int) -> Rows:
-    """Room for the rows of `batch` sequences."""
-    return Rows(
+def new_cache(loaded: Loaded, policy: str, batch: int, num_columns: int) -> KVCache:
+    """Room for the rows of `batch` sequences, kept as `policy` (a key of STORES) says."""
+    return KVCache(
         loaded.spec.layers,
         batch=batch,
         num_columns=num_columns,
         dtype=DTYPES[loaded.dtype],
         device=loaded.device,
-        theirs=loaded.probed.theirs,
+        store=STORES[policy],
+        hf_layers=loaded.probed.theirs,
         own_attention=loaded.probed.own_attention,
     )
 
@@ -471,7 +486,7 @@ def forward(
     ids: torch.Tensor,  # [B, T]
     positions: torch.Tensor,  # [B, T]
     mask: torch.Tensor | None,  # 0 or 1, [B, columns]
-    rows: Rows | None,
+    cache: KVCache | None,
 ) -> torch.Tensor:
     """Logits `[B, vocab]` of the last column."""
     off = ids.numel() == 1 and loaded.onednn_off_for_one_token
@@ -479,11 +494,11 @@ def forward(
         "input_ids": ids,
         "position_ids": positions,
         "attention_mask": mask,
-        "cache": rows,
-        "use_cache": rows is not None,
+        "cache": cache,
+        "use_cache": cache is not None,
         "logits_to_keep": 1,
     }
-    counting = nullcontext() if rows is None else rows.reads.counting()
+    counting = nullcontext() if cache is None else cache.reads.counting()
     upcast = loaded.prefill_in_float32 and ids.shape[1] > 1
     own = compiled(loaded.compiled_prefill if ids.shape[1] > 1 else loaded.compiled_attention)
     with counting, linear.onednn(not off), in_float32(upcast), own:

@@ -70,9 +70,10 @@ class Loaded:
     threads: Threads
     weight_bytes_once: int | None  # weights that every forward reads whole; None: it chooses some
     lookup_row_bytes: int  # of the embedding tables, for each token
-    warmed: set[tuple[int, int]] = field(default_factory=set)  # shapes [batch, tokens] run before
-    # (batch, with a mask) -> the recorded step or None, and why
-    traces: dict[tuple[int, bool], tuple[Traced | None, Message]] = field(default_factory=dict)
+    # (cache policy, batch, tokens) of forwards that have run before
+    warmed: set[tuple[str, int, int]] = field(default_factory=set)
+    # (cache policy, batch, with a mask) -> the recorded step or None, and why
+    traces: dict[tuple[str, int, bool], tuple[Traced | None, Message]] = field(default_factory=dict)
 
 
 def load(

@@ -177,7 +177,8 @@ class _Race:
     def _looks(self) -> Iterator[RaceEvent]:
         """A short run of each lane with the tokens of the race, for the attention weights."""
         spec = self.loaded.spec.layers[self.settings.layer]
-        if not self.loaded.probed.own_attention or spec.kind != "full":
+        probed = self.loaded.probed
+        if not probed.own_attention or not probed.can_roll_back or spec.kind != "full":
             return
         tokens = [t for step in self.first["none"].steps for t in step.token_ids[0]][:LOOK_TOKENS]
         short = dataclasses.replace(self.settings.run, new_tokens=LOOK_TOKENS, warm_up=False)
@@ -224,13 +225,13 @@ class _Race:
 
     def _keys(self, ids: list[int]) -> list[torch.Tensor]:
         """The keys of each layer `[H, rows, D]` after one forward of a prompt."""
-        rows = generate.new_rows(self.loaded, 1, len(ids))
-        rows.reserve(len(ids))
+        cache = generate.new_cache(self.loaded, "full", 1, len(ids))
+        cache.reserve(len(ids))
         device = self.loaded.device
         tokens = torch.tensor([ids], device=device)
         positions = torch.arange(len(ids), device=device)[None]
-        generate.forward(self.loaded, tokens, positions, None, rows)
-        return [layer.keys[0, :, : len(ids)].float().cpu() for layer in rows.layers]
+        generate.forward(self.loaded, tokens, positions, None, cache)
+        return [keys[0].float().cpu() for keys, _ in cache.peek(0, len(ids))]
 
 
 class _Comparison:

@@ -8,16 +8,18 @@ Try it: tests/engine/test_decode.py
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import torch
 from transformers import AttentionMaskInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from viz_engine.engine.cache.cache import Rows
+from viz_engine.engine.cache.cache import KVCache
+from viz_engine.engine.cache.slab import Slab, Tensors
 from viz_engine.engine.compatibility import call
-from viz_engine.engine.kernels.attention import ATTENTION, register
+from viz_engine.engine.kernels.attention import ATTENTION, Rows, register
 
 
 class Slot(CacheLayerMixin):
@@ -25,8 +27,10 @@ class Slot(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self) -> None:
+    def __init__(self, store: type[Slab], rows: Tensors) -> None:
         super().__init__()
+        self.store = store
+        self.rows = rows
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -34,16 +38,15 @@ class Slot(CacheLayerMixin):
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.keys[:, :, -1:] = key_states
-        self.values[:, :, -1:] = value_states
-        return self.keys, self.values
+    ) -> tuple[Rows, Rows]:
+        self.store.store(self.store.newest(self.rows, 1), key_states, value_states)
+        return self.store.read(self.rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.keys.shape[2], 0
+        return self.store.num_rows(self.rows), 0
 
     def get_seq_length(self) -> int:
-        return self.keys.shape[2] - 1
+        return self.store.num_rows(self.rows) - 1
 
     def get_max_length(self) -> int:
         return -1
@@ -53,25 +56,27 @@ class Step(torch.nn.Module):
     """A decode step as a function of tensors only."""
 
     def __init__(
-        self, network: torch.nn.Module, arguments: frozenset[str], num_layers: int, masked: bool
+        self,
+        network: torch.nn.Module,
+        arguments: frozenset[str],
+        stores: Sequence[tuple[type[Slab], int]],
+        masked: bool,
     ) -> None:
+        """`stores`: of each layer, and how many tensors it is handed."""
         super().__init__()
         self.network = network
         self.arguments = arguments
-        self.num_layers = num_layers
+        self.stores = stores
         self.masked = masked
 
     def forward(
         self, ids: torch.Tensor, positions: torch.Tensor, *tensors: torch.Tensor
     ) -> torch.Tensor:
-        """Logits `[B, vocab]`. `tensors`: keys of all layers, values of all layers, the mask
-        `[B, 1, 1, S]` where there is one."""
-        slots = Cache(layers=[Slot() for _ in range(self.num_layers)])
-        rest = list(tensors)
-        for name in ("keys", "values"):
-            for slot in slots.layers:
-                setattr(slot, name, rest.pop(0))
-        mask = rest.pop(0) if self.masked else None
+        """Logits `[B, vocab]`. `tensors`: the rows of each layer, the mask `[B, 1, 1, S]` where
+        there is one."""
+        rest = iter(tensors)
+        slots = Cache(layers=[Slot(store, tuple(islice(rest, num))) for store, num in self.stores])
+        mask = next(rest) if self.masked else None
         given = {
             "input_ids": ids,
             "position_ids": positions,
@@ -95,10 +100,12 @@ class Traced:
         ids: torch.Tensor,  # [B, 1]
         positions: torch.Tensor,  # [B, 1]
         mask: torch.Tensor | None,  # [B, columns]
-        rows: Rows,
+        cache: KVCache,
     ) -> torch.Tensor:
-        """Logits `[B, vocab]`. The reads are counted by the rows, as they are handed in."""
-        tensors = _tensors(rows, mask)
+        """Logits `[B, vocab]`. The reads are counted by the cache, as its rows are handed in."""
+        tensors = [t for _, rows in cache.next_row() for t in rows]
+        if mask is not None:
+            tensors.append(_wide(mask))
         with torch.inference_mode(), torch.jit.optimized_execution(False):
             return self.step(*self.weights, ids, positions, *tensors)
 
@@ -109,21 +116,25 @@ def trace(
     ids: torch.Tensor,
     positions: torch.Tensor,
     mask: torch.Tensor | None,
-    rows: Rows,
+    cache: KVCache,
 ) -> Traced:
-    """Record the step that adds one row to `rows`. `arguments`: those that the model's forward
+    """Record the step that adds one row to `cache`. `arguments`: those that the model's forward
     knows. Raises whatever the tracer raises."""
-    step = Step(network, arguments, len(rows.layers), mask is not None).eval()
+    handed = cache.next_row()
+    stores = [(store, len(rows)) for store, rows in handed]
+    step = Step(network, arguments, stores, mask is not None).eval()
     weights = _weights(network)
-    tensors = _tensors(rows, mask)
+    tensors = [t for _, rows in handed for t in rows]
+    fewer = [t for store, rows in handed for t in store.shorter(rows)]
+    if mask is not None:
+        tensors.append(_wide(mask))
+        fewer.append(_wide(mask[:, 1:]))
 
     def with_weights(*given: torch.Tensor) -> torch.Tensor:
         with _held(network, dict(zip(map(id, weights), given, strict=False))):
             return step(*given[len(weights) :])
 
     given = (*weights, ids, positions, *tensors)
-    # A row less: of the mask [B, 1, 1, S], of keys and values [B, H, S, D].
-    fewer = [t[..., 1:] if t.dtype == torch.bool else t[:, :, 1:] for t in tensors]
     shorter = (*weights, ids, positions, *fewer)
     with torch.inference_mode(), warnings.catch_warnings(), _no_mask_made():
         # Numbers that Python reads are frozen: whether that matters is seen in the logits.
@@ -198,7 +209,6 @@ def _held(network: torch.nn.Module, others: dict[int, torch.Tensor]) -> Iterator
             held[name] = tensor
 
 
-def _tensors(rows: Rows, mask: torch.Tensor | None) -> list[torch.Tensor]:
-    handed = rows.next_row()
-    tensors = [keys for keys, _ in handed] + [values for _, values in handed]
-    return tensors if mask is None else [*tensors, mask[:, None, None, :].bool()]
+def _wide(mask: torch.Tensor) -> torch.Tensor:
+    """bool `[B, 1, 1, S]` of `[B, S]`."""
+    return mask[:, None, None, :].bool()

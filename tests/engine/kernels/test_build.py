@@ -15,9 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from viz_engine import paths
-from viz_engine.engine.cache import cache
 from viz_engine.engine.kernels import attention, build, linear
-from viz_engine.model.spec import LayerSpec
 
 HALF, SINGLE = torch.bfloat16, torch.float32
 
@@ -183,35 +181,6 @@ def test_products_do_not_depend_on_the_number_of_threads(loaded: None, dtype: to
         torch.set_num_threads(before)
     for made in seen[1:]:
         assert all(torch.equal(a, b) for a, b in zip(made, seen[0], strict=True))
-
-
-@pytest.mark.parametrize("dtype", build.DTYPES)
-def test_magnitudes_are_numpys_but_for_a_level_where_two_are_as_near(
-    loaded: None, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    layer = LayerSpec(num_kv_heads=3, key_dim=32, value_dim=16, kind="full")
-    slab = cache.Slab(layer, 4, 2, 600, dtype, "cpu")
-    slab.keys.copy_(numbers(*slab.keys.shape) * 10 ** numbers(*slab.keys.shape[:-1], 1, seed=2))
-    slab.values.copy_(numbers(*slab.values.shape, seed=3))
-    slab.keys[0, 0, 0, 1], slab.values[1, 1, 2, 2] = 0, 1e-30
-    for where in ((0, 600), (599, 600), (1, 3)):
-        ours = slab.magnitudes(*where).astype(int)
-        with monkeypatch.context() as patch:
-            patch.setattr(slab, "_compiled", False)
-            theirs = slab.magnitudes(*where).astype(int)
-        assert ours.shape == theirs.shape == (2, 2, where[1] - where[0], 12)
-        assert abs(ours - theirs).max() <= 1 and (ours != theirs).mean() < 1e-3
-        assert ((ours == 0) == (theirs == 0)).all()
-
-
-def test_rows_that_have_slid_out_of_a_slab_have_no_magnitude(loaded: None) -> None:
-    layer = LayerSpec(num_kv_heads=1, key_dim=16, value_dim=16, kind="sliding", window=8)
-    slab = cache.Slab(layer, 1, 1, 8, SINGLE, "cpu")
-    slab.keys.fill_(1), slab.values.fill_(1)
-    slab.origin = 5
-    levels = slab.magnitudes(2, 9)
-    assert levels.shape == (2, 1, 7, 1) and (levels[:, :, :3] == 0).all()
-    assert (levels[:, :, 3:] == 152).all()  # 128 + 12 log2(4)
 
 
 def test_what_the_products_cannot_take_is_told_apart(loaded: None) -> None:

@@ -1,28 +1,27 @@
-"""What a run keeps from token to token: K and V rows written in place, and the attention over them.
+"""What a run keeps from token to token, as a transformers cache.
 
-`Rows` is a transformers cache. Layers that keep a row a position (all of them, the last ones of a
-window, latents) are views of slabs, one for all layers of a size; every other layer is of
-transformers' own class. It counts what it holds, writes and copies; `RowReads` counts what
-attention reads. It knows nothing of prompts, steps or time.
+Layers that keep a row a position (all of them, the last ones of a window, latents) are views of
+slabs, one for all layers of a size; every other layer is of transformers' own class. The cache adds
+up what these hold, write and move; `RowReads` counts what attention reads. How rows are stored is
+the slab's affair. It knows nothing of prompts, steps or time.
 
 Try it: tests/engine/test_bytes.py drives it without a real model.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from viz_engine.engine.kernels import build
-from viz_engine.engine.kernels.attention import RowReads
+from viz_engine.engine.cache.slab import Slab, Tensors
+from viz_engine.engine.kernels.attention import RowReads, Rows
 from viz_engine.model.spec import LayerSpec
-from viz_engine.run.cost import BLOCK_LEN, block_columns, slab_columns
 
-OWN_KINDS = ("full", "sliding", "chunked", "latent")  # layers whose rows stand in a slab
+# How a run with this cache policy stores its rows: another policy is a class and a line.
+STORES: dict[str, type[Slab]] = {"full": Slab}
 
 
-class Rows(Cache):
+class KVCache(Cache):
     """All that a run keeps. Columns (positions of the padded batch) are reserved in blocks."""
 
     def __init__(
@@ -33,66 +32,73 @@ class Rows(Cache):
         num_columns: int,
         dtype: torch.dtype,
         device: torch.device | str,
-        theirs: Mapping[int, Callable[[], object]] | None = None,
+        store: type[Slab] = Slab,
+        hf_layers: Mapping[int, Callable[[], object]] | None = None,
         own_attention: bool = True,
     ) -> None:
-        """Reserve whole blocks for `num_columns`. `theirs`: index -> maker of a layer of
+        """Reserve whole blocks for `num_columns`. `hf_layers`: index -> maker of a layer of
         transformers' own. Without `own_attention`, reads are what the layers hand out."""
-        theirs = theirs or {}
-        self.theirs = [(i, make()) for i, make in sorted(theirs.items())]
-        self.slabs: list[Slab] = []
+        hf_layers = hf_layers or {}
+        self.hf_layers = [(i, make()) for i, make in sorted(hf_layers.items())]
+        self.slabs: dict[tuple[int, ...], Slab] = {}  # by the layers whose rows they hold
         self.own_attention = own_attention
-        self.row_bytes_written = 0
-        self.bytes_copied = 0  # rows that moved into a new slab or tensor: read once, written once
-        self.bytes_handed = 0  # rows given to the model's attention
-        self.state_bytes_before = 0  # of the states that each forward found, added up
+        self.specs = layers
         self.reads = RowReads()
-        self._specs = layers
-        alike: dict[LayerSpec, list[int]] = {}
+        self.bytes_handed = 0  # rows given to the model's attention
+        self.hf_row_bytes = 0  # of new rows in transformers' own layers
+        self.hf_bytes_copied = 0  # their rows that moved into a new tensor: read and written once
+        self.state_bytes_before = 0  # of the states that each forward found, added up
+        of_a_size: dict[LayerSpec, list[int]] = {}
         for i, layer in enumerate(layers):
-            if i not in theirs:
-                alike.setdefault(layer, []).append(i)
-        placed = dict(self.theirs)
-        for layer, indices in alike.items():
-            slab = Slab(layer, len(indices), batch, num_columns, dtype, device)
-            slab.columns = np.concatenate([_columns(layers, i) for i in indices])
-            self.slabs.append(slab)
-            placed |= dict(zip(indices, slab.layers, strict=True))
+            if i not in hf_layers:
+                of_a_size.setdefault(layer, []).append(i)
+        placed: dict[int, object] = dict(self.hf_layers)
+        for layer, indices in of_a_size.items():
+            slab = store(layer, len(indices), batch, num_columns, dtype, device)
+            self.slabs[tuple(indices)] = slab
+            placed |= {i: LayerCache(slab, at) for at, i in enumerate(indices)}
         super().__init__(layers=[placed[i] for i in range(len(layers))])
 
     @property
     def live_bytes(self) -> int:
         """Bytes of the rows and states in use, asked of the tensors. A row that has left its
         layer's window is not in use."""
-        live = sum(slab.live_bytes for slab in self.slabs)
-        return live + sum(t.nbytes for _, layer in self.theirs for t in held_tensors(layer))
+        live = sum(slab.live_bytes for slab in self.slabs.values())
+        return live + sum(t.nbytes for _, layer in self.hf_layers for t in held_tensors(layer))
 
     @property
     def reserved_bytes(self) -> int:
         """Bytes of all storages behind the rows and states."""
-        reserved = sum(slab.keys.nbytes + slab.values.nbytes for slab in self.slabs)
-        tensors = [t for _, layer in self.theirs for t in held_tensors(layer)]
+        reserved = sum(slab.reserved_bytes for slab in self.slabs.values())
+        tensors = [t for _, layer in self.hf_layers for t in held_tensors(layer)]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         return reserved + sum(storages.values())
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read so far: rows attended to, rows copied, and each state whole in each forward
+        """Bytes read so far: rows attended to, rows moved, and each state whole in each forward
         that found one."""
         attended = self.reads.num_bytes if self.own_attention else self.bytes_handed
-        return attended + self.bytes_copied + self.state_bytes_before
+        moved = sum(slab.bytes_read for slab in self.slabs.values()) + self.hf_bytes_copied
+        return attended + moved + self.state_bytes_before
 
     @property
     def bytes_written(self) -> int:
-        """Bytes written so far: new rows, rows copied, and each state whole in each forward."""
+        """Bytes written so far: new rows, rows moved, and each state whole in each forward."""
+        rows = sum(slab.bytes_written for slab in self.slabs.values())
         states = self.state_bytes_before + self._state_bytes()
-        return self.row_bytes_written + self.bytes_copied + states
+        return rows + self.hf_row_bytes + self.hf_bytes_copied + states
 
     def reserve(self, num_columns: int) -> None:
         """Make room for `num_columns` in all, before each forward that adds some."""
         self.state_bytes_before += self._state_bytes()
-        for slab in self.slabs:
-            self.bytes_copied += slab.make_room(num_columns)
+        for slab in self.slabs.values():
+            slab.reserve(num_columns)
+
+    def settle(self) -> None:
+        """Put the rows in order, after each forward and within its time."""
+        for slab in self.slabs.values():
+            slab.settle()
 
     def update(
         self,
@@ -101,143 +107,84 @@ class Rows(Cache):
         layer_idx: int,
         *args: object,
         **kwargs: object,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Rows, Rows]:
         """Take a layer's new rows `[B, H, n, D]`; give those that attention is to read."""
         layer = self.layers[layer_idx]
-        if not isinstance(layer, LayerRows):  # transformers' classes make all rows anew
-            self.bytes_copied += _num_bytes(layer.keys) + _num_bytes(layer.values)
+        if not isinstance(layer, LayerCache):  # transformers' classes make all rows anew
+            self.hf_bytes_copied += _num_bytes(layer.keys) + _num_bytes(layer.values)
+            self.hf_row_bytes += key_states.nbytes + value_states.nbytes
         keys, values = layer.update(key_states, value_states, *args, **kwargs)
-        self.row_bytes_written += key_states.nbytes + value_states.nbytes
         self.bytes_handed += keys.nbytes + values.nbytes
         return keys, values
 
-    def next_row(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values that one query reads in each layer, its own row included, which the
-        caller is to write. Counted as written and read."""
-        handed = [layer.extend(1) for layer in self.layers]
-        for keys, values in handed:
-            both = keys.nbytes + values.nbytes
-            self.row_bytes_written += both // keys.shape[2]
-            self.bytes_handed += both
-            self.reads.add(keys, values)
-        return handed
-
-    def place(self, num_columns: int) -> None:
-        """Say that `num_columns` have been seen, whatever stands in the rows: for probes."""
-        for slab in self.slabs:
-            slab.origin = max(0, num_columns + 1 - slab.keys.shape[3])
-        for layer in self.layers:
-            layer.length = num_columns
-
     def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
         """As `update`, of the rows by which a sparse layer chooses what to attend to."""
-        self.bytes_copied += _num_bytes(self.layers[layer_idx].indexer_keys)
+        self.hf_bytes_copied += _num_bytes(self.layers[layer_idx].indexer_keys)
         keys = super().update_indexer(indexer_key_states, layer_idx)
-        self.row_bytes_written += indexer_key_states.nbytes
+        self.hf_row_bytes += indexer_key_states.nbytes
         self.bytes_handed += keys.nbytes
         return keys
 
-    def magnitudes(self, first: int, stop: int) -> np.ndarray:
-        """L2 norms over the head's width of the newest columns `[first, stop)`, quantised as
-        `events.MAGNITUDE_SCALE` says: uint8 `[2, B, columns, KV heads of all layers]`, K then V.
-        """
-        if len(self.slabs) == 1 and not self.theirs:
-            return self.slabs[0].magnitudes(first, stop)
-        parts = [(slab.columns, slab.magnitudes(first, stop)) for slab in self.slabs]
-        for i, layer in self.theirs:
-            if self._specs[i].num_kv_heads:
-                parts.append((_columns(self._specs, i), _newest(layer, stop - first)))
-        num_columns = sum(layer.num_kv_heads for layer in self._specs)
-        out = np.zeros((*parts[0][1].shape[:3], num_columns), dtype=np.uint8)
-        for columns, levels in parts:
-            out[..., columns] = levels
-        return out
+    def next_row(self) -> list[tuple[type[Slab], Tensors]]:
+        """For each layer its store and the rows that one query reads, its own included, which the
+        caller is to write. Counted as written and read. All layers must be in slabs."""
+        handed: dict[int, tuple[type[Slab], Tensors]] = {}
+        for indices, slab in self.slabs.items():
+            rows = slab.next_row()
+            num_bytes = len(rows) * sum(t.nbytes for t in rows[0])
+            self.bytes_handed += num_bytes
+            self.reads.num_bytes += num_bytes
+            handed |= {i: (type(slab), of_layer) for i, of_layer in zip(indices, rows, strict=True)}
+        return [handed[i] for i in range(len(self.layers))]
+
+    def truncate(self, num_columns: int) -> None:
+        """Roll back to the first `num_columns` columns: as if the later ones had never been. Raises
+        ValueError, and changes nothing, where that cannot be."""
+        self._check_in_slabs()
+        for slab in self.slabs.values():
+            slab.check_holds(num_columns)
+        for slab in self.slabs.values():
+            slab.truncate(num_columns)
+
+    def copy_from(self, other: "KVCache", num_columns: int) -> None:
+        """Take the first `num_columns` columns of another cache of this model, of one sequence or
+        of as many as here, in place of all that is here: what has been read need not be read
+        again. Raises ValueError, and changes nothing, where that cannot be."""
+        self._check_in_slabs()
+        for slab in other.slabs.values():
+            slab.check_holds(num_columns)
+        for indices, slab in self.slabs.items():
+            slab.copy_from(other.slabs[indices], num_columns)
+
+    def peek(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """K and V `[B, H, n, D]` of the columns `[first, stop)` in each layer, as attention would
+        see them; not counted. All layers must be in slabs."""
+        seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for indices, slab in self.slabs.items():
+            seen |= dict(zip(indices, zip(*slab.peek(first, stop), strict=True), strict=True))
+        return [seen[i] for i in range(len(self.layers))]
+
+    def place(self, num_columns: int) -> None:
+        """Say that `num_columns` have been seen, whatever stands in the rows: for trials."""
+        for slab in self.slabs.values():
+            slab.place(num_columns)
+
+    def _check_in_slabs(self) -> None:
+        if any(True for _, layer in self.hf_layers for _ in held_tensors(layer)):
+            raise ValueError("what transformers' own layers keep cannot be taken back or copied")
 
     def _state_bytes(self) -> int:
-        return sum(t.nbytes for _, layer in self.theirs for t in state_tensors(layer))
+        return sum(t.nbytes for _, layer in self.hf_layers for t in state_tensors(layer))
 
 
-class Slab:
-    """The rows of all layers of one size: keys `[L, B, H, capacity, D]`, values likewise.
-
-    With a window the rows slide: once the slab is full the last ones move to the front of a new
-    one. They stay in order and in one piece, so transformers' masks and views stay valid.
-    """
-
-    def __init__(
-        self,
-        layer: LayerSpec,
-        num_layers: int,
-        batch: int,
-        num_columns: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ) -> None:
-        self._spec = layer
-        self._shape = (num_layers, batch, layer.num_kv_heads)
-        self._like = {"dtype": dtype, "device": device}
-        self.origin = 0  # the column that stands first in the slab
-        self.columns = np.arange(num_layers * layer.num_kv_heads)  # of the matrix
-        self.layers = [LayerRows(self) for _ in range(num_layers)]
-        self._allocate(slab_columns(layer, num_columns))
-
-    @property
-    def length(self) -> int:
-        """Columns seen: every layer has as many after a forward."""
-        return self.layers[-1].length
-
-    @property
-    def live_bytes(self) -> int:
-        stop = self.length - self.origin
-        live = slice(stop - self._spec.num_kept(self.length), stop)
-        return self.keys[:, :, :, live].nbytes + self.values[:, :, :, live].nbytes
-
-    def make_room(self, num_columns: int) -> int:
-        """Hold `num_columns` in all. Gives the bytes that had to be copied."""
-        if num_columns - self.origin <= self.keys.shape[3]:
-            return 0
-        kept = self._spec.num_kept(self.length)
-        stop = self.length - self.origin
-        old = [t[:, :, :, stop - kept : stop] for t in (self.keys, self.values)]
-        self.origin = self.length - kept
-        slack = 0 if self._spec.window is None else BLOCK_LEN // 2  # to slide in
-        self._allocate(block_columns(num_columns - self.origin + slack))
-        self.keys[:, :, :, :kept], self.values[:, :, :, :kept] = old
-        return sum(part.nbytes for part in old)
-
-    def magnitudes(self, first: int, stop: int) -> np.ndarray:
-        """See `Rows.magnitudes`; of the columns of this slab's layers. Rows that have slid out of
-        the slab are 0."""
-        start = max(first, self.origin)
-        where = start - self.origin, stop - self.origin
-        if self._compiled:
-            levels = build.levels(self.keys, self.values, *where).numpy()
-        else:
-            both = (self.keys[:, :, :, slice(*where)], self.values[:, :, :, slice(*where)])
-            levels = _levels(np.stack([_norms(t) for t in both]))
-        return (
-            np.pad(levels, ((0, 0), (0, 0), (start - first, 0), (0, 0)))
-            if start > first
-            else levels
-        )
-
-    def _allocate(self, capacity: int) -> None:
-        self.keys = torch.empty((*self._shape, capacity, self._spec.key_dim), **self._like)
-        self.values = torch.empty((*self._shape, capacity, self._spec.value_dim), **self._like)
-        self._compiled = build.takes_rows(self.keys, self.values, None)
-        for index, layer in enumerate(self.layers):
-            layer.keys, layer.values = self.keys[index], self.values[index]
-
-
-class LayerRows(CacheLayerMixin):
+class LayerCache(CacheLayerMixin):
     """One layer's view of its slab, as transformers' modelling code wants it."""
 
-    def __init__(self, slab: Slab) -> None:
+    def __init__(self, slab: Slab, index: int) -> None:
         super().__init__()
         self.slab = slab
-        self.window = slab._spec.window
-        self.is_sliding = self.window is not None
-        self.length = 0  # columns seen, those that have left the window too
+        self.index = index  # among the slab's layers
+        self.is_sliding = slab.spec.window is not None
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -245,35 +192,22 @@ class LayerRows(CacheLayerMixin):
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write `[B, H, n, D]` behind the rows there are; give all that the new queries see, as
-        views."""
-        num_new = key_states.shape[2]
-        keys, values = self.extend(num_new)
-        keys[:, :, -num_new:], values[:, :, -num_new:] = key_states, value_states
-        return keys, values
-
-    def extend(self, num_new: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """All rows that `num_new` new queries see, their own included, which are yet to be
-        written; as views."""
-        first = self.length - self.slab.origin
-        rows = slice(first - self._kept(), first + num_new)
-        self.length += num_new
-        return self.keys[:, :, rows], self.values[:, :, rows]
-
-    def _kept(self) -> int:
-        return self.length if self.window is None else min(self.length, self.window - 1)
+    ) -> tuple[Rows, Rows]:
+        """Store `[B, H, n, D]` behind the rows there are; give all that the new queries see."""
+        return self.slab.append(self.index, key_states, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Rows that the next `update` gives, and the column of the first of them."""
-        kept = self._kept()
-        return kept + query_length, self.length - kept
+        length = self.get_seq_length()
+        kept = self.slab.num_kept(length)
+        return kept + query_length, length - kept
 
     def get_seq_length(self) -> int:
-        return self.length
+        """Columns seen, those that have left the window too."""
+        return self.slab.lengths[self.index]
 
     def get_max_length(self) -> int:
-        return -1 if self.window is None else self.window
+        return -1 if self.slab.spec.window is None else self.slab.spec.window
 
 
 def held_tensors(layer: object) -> Iterator[torch.Tensor]:
@@ -288,35 +222,6 @@ def state_tensors(layer: object) -> list[torch.Tensor]:
     """What of that is neither K nor V nor indexer keys."""
     rows = [getattr(layer, name, None) for name in ("keys", "values", "indexer_keys")]
     return [t for t in held_tensors(layer) if not any(t is row for row in rows)]
-
-
-def _columns(layers: Sequence[LayerSpec], index: int) -> np.ndarray:
-    """Columns of the matrix that stand for a layer."""
-    first = sum(layer.num_kv_heads for layer in layers[:index])
-    return np.arange(first, first + layers[index].num_kv_heads)
-
-
-def _norms(rows: torch.Tensor) -> np.ndarray:
-    """float32 `[B, n, L * H]` of rows `[L, B, H, n, D]`."""
-    wide = rows.float()  # [L, B, H, n, D]
-    norms = (wide * wide).sum(-1).sqrt_()  # a fifth of vector_norm's time
-    return norms.permute(1, 3, 0, 2).flatten(2).cpu().numpy()
-
-
-_LEAST = np.float32(1e-12)  # far below level 1, so that log2 has no 0
-
-
-def _levels(norms: np.ndarray) -> np.ndarray:
-    """uint8 of the same shape. In numpy, and few calls: after a step their code is cold."""
-    levels = np.rint(128 + 12 * np.log2(np.maximum(norms, _LEAST)))
-    return (np.minimum(np.maximum(levels, 1), 255) * (norms > 0)).astype(np.uint8)
-
-
-def _newest(layer: object, num: int) -> np.ndarray:
-    """Levels `[2, B, num, H]` of the newest rows of transformers' own layer. It may have dropped
-    the first of them; those are 0."""
-    both = [_levels(_norms(t[None, :, :, -num:])) for t in (layer.keys, layer.values)]
-    return np.stack([np.pad(t, ((0, 0), (num - t.shape[1], 0), (0, 0))) for t in both])
 
 
 def _num_bytes(tensor: torch.Tensor | None) -> int:

@@ -9,6 +9,7 @@ Try it: tests/engine/test_architectures.py runs every named type through it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,23 @@ GAIN = 0.9  # of torch's time: what the own kernel must reach
 _looks: list["AttentionLook"] = []  # the look of the forward that is on
 
 
+class StoredRows(Protocol):
+    """K or V in a store's own format, handed through the model in place of a tensor."""
+
+    nbytes: int  # of the tensors behind it: what a read of it reads
+
+    def dense(self) -> torch.Tensor:
+        """As a tensor `[B, H, S, D]`."""
+
+
+Rows = torch.Tensor | StoredRows
+
+
+def dense(rows: Rows) -> torch.Tensor:
+    """Rows as a tensor."""
+    return rows if isinstance(rows, torch.Tensor) else rows.dense()
+
+
 class RowReads:
     """Bytes of K and V that attention has read. A layer that reads another's rows counts them
     again; of latents the expanded keys and values count, which is what attention reads."""
@@ -40,7 +58,7 @@ class RowReads:
     def __init__(self) -> None:
         self.num_bytes = 0
 
-    def add(self, key: torch.Tensor, value: torch.Tensor) -> None:
+    def add(self, key: Rows, value: Rows) -> None:
         self.num_bytes += key.nbytes + value.nbytes
 
     @contextmanager
@@ -185,8 +203,8 @@ def _measured(name: str, if_on: str, if_off: str, took: dict[str, float]) -> Eng
 def row_attention(
     module: torch.nn.Module,
     query: torch.Tensor,  # [B, Hq, T, D]
-    key: torch.Tensor,  # [B, Hkv, S, D]
-    value: torch.Tensor,  # [B, Hkv, S, Dv]
+    key: Rows,  # [B, Hkv, S, D]
+    value: Rows,  # [B, Hkv, S, Dv]
     attention_mask: torch.Tensor | None,  # bool [B, 1, T, S]
     *,
     scaling: float | None = None,
@@ -210,6 +228,7 @@ def row_attention(
         raise NotImplementedError("attention_mask as numbers")
     if _counting:
         _counting[-1].add(key, value)
+    key, value = dense(key), dense(value)
     if _looks and module.layer_idx == _looks[-1].layer:
         _looks[-1].take(query, key, scaling)
     if softcap is not None or s_aux is not None:

@@ -8,7 +8,7 @@ to set the number.
 Try it: tests/engine/kernels/test_threads.py plays it through.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from statistics import median
 
@@ -20,14 +20,14 @@ NUM_TIMED = 3
 
 
 class Threads:
-    """Knows how long steps take on one thread, by batch size; nothing is switched before it
-    does."""
+    """Knows how long steps take on one thread, by kind (batch size and such); nothing is switched
+    before it does."""
 
     def __init__(self, most: int, use: Callable[[int], object]) -> None:
         self.most = most
         self.use = use
-        self.alone_ns: dict[int, float] = {}  # batch size -> a step on one thread
-        self.timed_ns: dict[int, tuple[float, float]] = {}  # -> with all, with one, as measured
+        self.alone_ns: dict[Hashable, float] = {}  # kind -> a step on one thread
+        self.timed_ns: dict[Hashable, tuple[float, float]] = {}  # -> with all, with one
         self.left = 0  # steps that one thread still takes
         self._hold = FIRST_HOLD
         self._num_slow = 0
@@ -36,7 +36,7 @@ class Threads:
         self._held_ns: list[int] = []
 
     def measure(
-        self, batch: int, step: Callable[[], object], clock: Callable[[], int]
+        self, kind: Hashable, step: Callable[[], object], clock: Callable[[], int]
     ) -> tuple[float, float]:
         """Time a step with all threads and with one, by turns; nanoseconds of both (medians)."""
         took: dict[int, list[int]] = {self.most: [], 1: []}
@@ -47,8 +47,8 @@ class Threads:
                     step()
                     times.append(clock() - start)
         every, alone = median(took[self.most]), median(took[1])
-        self.alone_ns[batch] = alone
-        self.timed_ns[batch] = every, alone
+        self.alone_ns[kind] = alone
+        self.timed_ns[kind] = every, alone
         if every > SLOW * alone:
             self._hold_one(int(every))
         return every, alone
@@ -64,13 +64,13 @@ class Threads:
         with self._using(1 if self.left else self.most):
             yield
 
-    def took(self, batch: int, duration_ns: int) -> None:
+    def took(self, kind: Hashable, duration_ns: int) -> None:
         """Learn from a step that is over."""
-        alone = self.alone_ns.get(batch)
+        alone = self.alone_ns.get(kind)
         if not alone or self.most == 1:
             return
         if self.left:
-            self._took_alone(batch, duration_ns)
+            self._took_alone(kind, duration_ns)
         elif duration_ns > SLOW * alone:
             self._num_slow += 1
             if self._trying or self._num_slow == NUM_SLOW:
@@ -84,13 +84,13 @@ class Threads:
         self.left, self._slow_ns, self._held_ns = self._hold, slow_ns, []
         self._num_slow = 0
 
-    def _took_alone(self, batch: int, duration_ns: int) -> None:
+    def _took_alone(self, kind: Hashable, duration_ns: int) -> None:
         self._held_ns.append(duration_ns)
         self.left -= 1
         if len(self._held_ns) == NUM_SLOW and min(self._held_ns) > BETTER * self._slow_ns:
             self.left = 0  # one thread is no better: the step has grown, or every core is taken
         if not self.left:
-            self.alone_ns[batch] = min(self._held_ns)  # longer contexts take longer
+            self.alone_ns[kind] = min(self._held_ns)  # longer contexts take longer
             self._trying = True
 
     @contextmanager
