@@ -301,8 +301,10 @@ class Played:
                     new_tokens=11,
                     stop_token_ids=(),
                 )
-                given = {"run_id": "r", "samples": "none", "clock": lambda: self.now}
-                made.append(RunLog.of(generate.generate(loaded, settings, **given)))
+                given = {"run_id": "r", "clock": lambda: self.now}
+                options = generate.Options(samples="none")
+                events = generate.generate(loaded, settings, options=options, **given)
+                made.append(RunLog.of(events))
         return diagnose.diagnose(made, self.machine.ceilings)
 
 

@@ -314,7 +314,8 @@ def test_the_largest_gap_is_that_of_the_logits_of_both_runs(tiny: Callable[..., 
     for cache, kept in seen.items():
         asked = race_runs.lane_settings(RUN, cache)
         on_logits = lambda step, logits, kept=kept: kept.append(logits[0].float())  # noqa: E731
-        list(generate.generate(loaded, asked, run_id="again", on_logits=on_logits))
+        options = generate.Options(on_logits=on_logits)
+        list(generate.generate(loaded, asked, run_id="again", options=options))
     for gap, without, cached in zip(log.logits.gaps, seen["none"], seen["full"], strict=False):
         assert gap == pytest.approx(float((without - cached).abs().max()), abs=1e-6)
 
@@ -382,7 +383,8 @@ def test_a_look_leaves_rows_tokens_and_counts_as_they_were(tiny: Callable[..., L
     asked = race_runs.lane_settings(RUN, "full")
     plain = RunLog.of(generate.generate(loaded, asked, run_id="a"))
     look = race_runs.AttentionLook(1, 0, 4)
-    looked = RunLog.of(generate.generate(loaded, asked, run_id="b", look=look))
+    options = generate.Options(capture=look)
+    looked = RunLog.of(generate.generate(loaded, asked, run_id="b", options=options))
     for one, other in zip(plain.steps, looked.steps, strict=True):
         untimed = {"start_ns": 0, "end_ns": 0}
         assert dataclasses.replace(one, **untimed) == dataclasses.replace(other, **untimed)
@@ -452,7 +454,7 @@ def test_both_lanes_take_the_same_attention_in_the_same_type(
     monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION, watched)
     for lane in ("none", "full"):
         asked = dataclasses.replace(race_runs.lane_settings(RUN, lane), warm_up=False)
-        list(generate.generate(loaded, asked, run_id="r", eager=True))
+        list(generate.generate(loaded, asked, run_id="r", options=generate.Options(eager=True)))
     assert seen == {("none", torch.bfloat16), ("full", torch.bfloat16)}
 
 

@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from tests.support import architectures
 from tests.support.architectures import NAMED, NUM_STEPS, PIECE, TOLERANCE
-from viz_engine.engine import compatibility, generate, load
+from viz_engine.engine import compatibility, generate
 from viz_engine.engine.cache import cache, slab
 from viz_engine.engine.load import Loaded
 from viz_engine.run import checks, cost
@@ -289,9 +289,9 @@ def test_a_type_without_a_cache_runs_without_one_only(
 
 
 def test_what_cannot_be_served_is_refused_before_it_loads() -> None:
-    for model_type in load.UNSERVED:
+    for model_type in compatibility.UNSERVED:
         with pytest.raises(UserError) as refused:
-            load.check_served({"model_type": model_type})
+            compatibility.check_served({"model_type": model_type})
         for language in ("en", "zh"):
             assert model_type in refused.value.message.text(language)
 

@@ -56,7 +56,8 @@ def tallied(
     """Each step with what the tally saw of it and what cost.py says of it."""
     log = RunLog()
     with tally:
-        for event in generate.generate(loaded, settings, run_id="r", **given):
+        options = generate.Options(**given)
+        for event in generate.generate(loaded, settings, run_id="r", options=options):
             log.append(event)
             if isinstance(event, StepFinished):
                 yield event, tally, log.step_cost(-1)

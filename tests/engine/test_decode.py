@@ -25,9 +25,8 @@ def run(
     loaded: Loaded, settings: RunSettings, **given: object
 ) -> tuple[RunLog, list[torch.Tensor]]:
     logits = []
-    events = generate.generate(
-        loaded, settings, run_id="r", on_logits=lambda _, at: logits.append(at), **given
-    )
+    options = generate.Options(on_logits=lambda _, at: logits.append(at), **given)
+    events = generate.generate(loaded, settings, run_id="r", options=options)
     return RunLog.of(events), logits
 
 

@@ -1,9 +1,7 @@
 """The engine's loop: what a run is, how it ends, what it refuses."""
 
 import itertools
-import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from transformers import DynamicCache
 from viz_engine.engine import generate
 from viz_engine.engine.cache import norms
 from viz_engine.engine.load import Loaded
-from viz_engine.run import machine
 from viz_engine.run.codec import to_line
 from viz_engine.run.events import KVSample, RunSettings, StepFinished, Telemetry
 from viz_engine.run.log import RunLog
@@ -26,8 +23,14 @@ def settings_of(prompt: str | tuple[str, ...] = "abc", **changes: object) -> Run
     return RunSettings(**(base | {"new_tokens": 6, "stop_token_ids": ()} | changes))
 
 
-def run(loaded: Loaded, settings: RunSettings, **arguments: object) -> RunLog:
-    return RunLog.of(generate.generate(loaded, settings, run_id="r", **arguments))
+def run(
+    loaded: Loaded,
+    settings: RunSettings,
+    cancelled: Callable[[], bool] = lambda: False,
+    **options: object,
+) -> RunLog:
+    asked = {"cancelled": cancelled, "options": generate.Options(**options)}
+    return RunLog.of(generate.generate(loaded, settings, run_id="r", **asked))
 
 
 def tokens_of(log: RunLog, sequence: int = 0) -> list[int]:
@@ -234,22 +237,6 @@ def test_a_tiny_top_p_or_temperature_is_greedy(
     assert tokens_of(sampled) == tokens_of(greedy)
 
 
-def test_top_p_keeps_the_likeliest_that_reach_it() -> None:
-    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
-    generators = [generate.sequence_generator(0, 0)]
-    seen = {generate.sample(logits, 1.0, 0.7, generators)[0] for _ in range(300)}
-    assert seen == {0, 1}
-    seen = {generate.sample(logits, 1.0, 1.0, generators)[0] for _ in range(600)}
-    assert seen == {0, 1, 2, 3}
-
-
-def test_sampling_follows_the_shares() -> None:
-    logits = torch.log(torch.tensor([[0.7, 0.3]]))
-    generators = [generate.sequence_generator(1, 0)]
-    ones = sum(generate.sample(logits, 1.0, 1.0, generators)[0] for _ in range(4000))
-    assert 1050 < ones < 1350  # 1200 expected, five standard deviations either way
-
-
 # --- what it sees ----------------------------------------------------------------------------
 
 
@@ -405,61 +392,3 @@ def test_what_does_not_fit_in_memory_is_refused_with_the_numbers(
     text = str(refused.value)
     assert "does not fit in memory" in text and "636.0 MiB are available" in text
     assert "48.0 MiB" in text  # the cache: 64 sequences x 1024 rows x 768 bytes
-
-
-# --- CUDA, on fakes --------------------------------------------------------------------------
-
-
-class FakeEvent:
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-        self.calls: list[str] = []
-
-    def record(self) -> None:
-        self.calls.append("record")
-
-    def synchronize(self) -> None:
-        self.calls.append("synchronize")
-
-    def elapsed_time(self, other: "FakeEvent") -> float:
-        assert self.calls == ["record"] and other.calls == ["record", "synchronize"]
-        return 1.25
-
-
-def test_cuda_steps_are_timed_by_events_after_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    assert generate.stop_timer(generate.start_timer("cuda:0")) == 1_250_000
-    assert generate.stop_timer(generate.start_timer("cpu")) is None
-
-
-def test_cuda_memory_is_what_the_allocator_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: device.index * 100)
-    assert generate.device_memory_bytes("cuda:3") == 300
-    assert generate.device_memory_bytes("cpu") is None
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 7)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000))
-    assert generate.available_bytes("cuda:0") == 1007
-
-
-def test_gpu_sensors_that_are_missing_read_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NVMLError(Exception):
-        pass
-
-    def missing(handle: object) -> None:
-        raise NVMLError
-
-    fake = SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=5 * 2**30),
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=75, memory=40),
-        nvmlDeviceGetPowerUsage=missing,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    reading = machine.read_gpu(0)
-    assert reading == machine.Reading(
-        memory_used_bytes=5 * 2**30, utilisation=0.75, memory_bus_utilisation=0.4, power_w=None
-    )
-    fake.nvmlInit = lambda: missing(None)
-    assert machine.read_gpu(0) == machine.Reading()

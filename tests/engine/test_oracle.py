@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from viz_engine.engine import generate, load
+from viz_engine.engine.convert import convert_default
 from viz_engine.engine.load import Loaded
 from viz_engine.model import files
 from viz_engine.run.events import RunSettings
@@ -70,7 +71,7 @@ answers: dict[str, tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = {}
 def narrow_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packaged model's own weights with a window of WINDOW positions."""
     folder = tmp_path_factory.mktemp("narrow")
-    source = load.convert_default()
+    source = convert_default()
     for path in source.iterdir():
         if path.name != "config.json":
             os.symlink(path, folder / path.name)
@@ -88,7 +89,7 @@ def narrow(narrow_folder: Path) -> Loaded:
 @pytest.fixture(scope="module")
 def theirs() -> PreTrainedModel:
     """The same weights with everything of transformers' own."""
-    folder = load.convert_default()
+    folder = convert_default()
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa"
     ).eval()
@@ -138,9 +139,8 @@ def test_tokens_equal_and_logits_agree_with_transformers(
         warm_up=False,
     )
     ours: list[torch.Tensor] = []
-    events = generate.generate(
-        loaded, settings, run_id="r", on_logits=lambda step, logits: ours.append(logits.clone())
-    )
+    options = generate.Options(on_logits=lambda step, logits: ours.append(logits.clone()))
+    events = generate.generate(loaded, settings, run_id="r", options=options)
     log = RunLog.of(events)
     assert log.finished.finish_reason in ("length", "stop"), log.finished.error
     prompts = [list(ids) for ids in log.started.prompt_token_ids]
@@ -166,7 +166,7 @@ def test_tokens_equal_and_logits_agree_with_transformers(
 def test_prompt_ids_are_those_of_transformers_chat_template(
     default_model: Callable[[str], Loaded],
 ) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(load.convert_default())
+    tokenizer = AutoTokenizer.from_pretrained(convert_default())
     loaded = default_model("float32")
     for text in (
         "Hi",
@@ -208,9 +208,8 @@ def test_each_family_equals_transformers_in_a_padded_batch(
         stop_token_ids=(),
     )
     ours: list[torch.Tensor] = []
-    events = generate.generate(
-        tiny(family), settings, run_id="r", on_logits=lambda step, logits: ours.append(logits)
-    )
+    options = generate.Options(on_logits=lambda step, logits: ours.append(logits))
+    events = generate.generate(tiny(family), settings, run_id="r", options=options)
     log = RunLog.of(events)
     prompts = [list(ids) for ids in log.started.prompt_token_ids]
     theirs.generation_config.eos_token_id = None

@@ -109,9 +109,8 @@ def test_a_short_recorded_run_is_made_again(
         forced = [
             [id for step in log.steps for id in step.token_ids[b]] for b in range(settings.batch)
         ]
-    events = generate.generate(
-        default_model(settings.dtype), settings, run_id="r", forced_tokens=forced
-    )
+    options = generate.Options(forced_tokens=forced)
+    events = generate.generate(default_model(settings.dtype), settings, run_id="r", options=options)
     assert_same(log, RunLog.of(events))
 
 
@@ -136,5 +135,6 @@ def test_a_bfloat16_recording_keeps_rows_and_bytes_with_its_tokens_forced(
     loaded = default_model("bfloat16")
     log = RunLog.of(generate.generate(loaded, settings, run_id="a"))
     tokens = [[id for s in log.steps for id in s.token_ids[b]] for b in range(2)]
-    again = generate.generate(loaded, asked(log), run_id="b", forced_tokens=tokens)
+    options = generate.Options(forced_tokens=tokens)
+    again = generate.generate(loaded, asked(log), run_id="b", options=options)
     assert_same(log, RunLog.of(again))

@@ -312,7 +312,8 @@ def difference(network: PreTrainedModel, loaded: Loaded) -> tuple[float, str]:
             settings = settings_of(batch, chunk_len=chunk_len, cache=cache)
             ours: list[torch.Tensor] = []
             take = lambda step, got, ours=ours: ours.append(got.clone())  # noqa: E731
-            log = RunLog.of(generate.generate(loaded, settings, run_id="r", on_logits=take))
+            options = generate.Options(on_logits=take)
+            log = RunLog.of(generate.generate(loaded, settings, run_id="r", options=options))
             if log.finished.error is not None:
                 return worst, str(log.finished.error)
             mine = [[id for s in log.steps for id in s.token_ids[b]] for b in range(batch)]

@@ -21,8 +21,10 @@ from transformers.utils import logging as transformers_logging
 from viz_engine.bench import process, report
 from viz_engine.engine import generate, load
 from viz_engine.engine.cache.cache import KVCache
+from viz_engine.engine.convert import fetch, packaged_gguf
 from viz_engine.engine.decode import Decoder
-from viz_engine.engine.load import DTYPES, Loaded
+from viz_engine.engine.device import DTYPES
+from viz_engine.engine.load import Loaded
 from viz_engine.run import cost, machine
 from viz_engine.run.codec import to_line
 from viz_engine.run.command import QUESTIONS
@@ -85,7 +87,7 @@ class Ours:
             "lookup_row_bytes": loaded.lookup_row_bytes,
             "row_bytes": cost.row_bytes(loaded.spec, loaded.dtype),
             "model": loaded.spec.name,
-            "folder": str(load.fetch(loaded.name)),
+            "folder": str(fetch(loaded.name)),
             "dtype": loaded.dtype,
             "num_threads": torch.get_num_threads(),
             "versions": generate.versions(),
@@ -415,7 +417,7 @@ def write_gguf(path: Path) -> None:
     """The packaged model's weights, as this engine has them (bfloat16), in float16."""
     from gguf import GGUFReader, GGUFWriter, dequantize
 
-    reader = GGUFReader(load.packaged_gguf())
+    reader = GGUFReader(packaged_gguf())
     writer = GGUFWriter(path, "llama")
     made = ("general.architecture", "general.file_type", "general.quantization_version")
     for name, field in reader.fields.items():

@@ -20,6 +20,7 @@ from viz_engine.analysis import race
 from viz_engine.bench import report
 from viz_engine.bench.contenders import Transformers
 from viz_engine.engine import generate, load, race_runs
+from viz_engine.engine.convert import fetch
 from viz_engine.engine.load import Loaded
 from viz_engine.run import machine, metrics
 from viz_engine.run.command import QUESTIONS
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print. Targets that are missed are said, not counted as an error."""
     plan = QUICK if args.quick else Plan()
     loaded = load.load(device="cpu")
-    theirs = Transformers(load.fetch(loaded.name), loaded.dtype)
+    theirs = Transformers(fetch(loaded.name), loaded.dtype)
     question = {"chat": True, "context_len": max(plan.prompts), "filler": "en"}
     ids = loaded.tokenizer.encode_prompt(QUESTIONS["en"], **question)
     rows = measure(plan, loaded, theirs, ids, lambda text: print(text, file=sys.stderr, flush=True))

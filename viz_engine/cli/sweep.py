@@ -189,10 +189,11 @@ def _diagnose(args: argparse.Namespace) -> int:
 
 def _ceilings(args: argparse.Namespace) -> int:
     run_machine.share_cores()
-    from viz_engine.engine import ceilings, load
+    from viz_engine.engine import ceilings
+    from viz_engine.engine.device import choose_device, describe_device
 
-    device, _ = load.choose_device(args.device)
-    found = ceilings.measure(device, load.describe_device(device).name)
+    device, _ = choose_device(args.device)
+    found = ceilings.measure(device, describe_device(device).name)
     kept_ceilings.save(found)
     if args.json:
         print(json.dumps(kept_ceilings.to_dict(found), indent=1))

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
+import transformers
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, get_layer_types_and_kwargs
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from viz_engine.engine.cache.cache import KVCache, held_tensors, state_tensors
 from viz_engine.engine.kernels.attention import ATTENTION
@@ -31,6 +33,8 @@ MASK_OF_NEW = ("mamba", "falcon_mamba")  # their mask speaks of the tokens that 
 # Transformers itself reads these otherwise in pieces, but only beyond their window.
 ONE_PIECE = ("moshi",)
 Problem = tuple[str, dict[str, str]]  # its kind, and what fills the places of its sentence
+# Types that would run and be shown wrong; each has its sentence.
+UNSERVED = ("cpmant", "recurrent_gemma", "xlm", "xlnet")
 LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
 
@@ -52,6 +56,18 @@ class Probed:
         """Whether a forward can be taken back: all that is kept stands in rows of ours."""
         kept = (self.layers[i] for i in self.theirs)
         return not any(layer.row_elements or layer.state_bytes for layer in kept)
+
+
+def check_served(config: dict) -> None:
+    """Raises UserError where transformers knows no such type, or where `generate` does for it what
+    a plain forward does not."""
+    model_type = str(config.get("model_type") or "?")
+    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UserError(
+            "error.model_type", model_type=model_type[:60], version=transformers.__version__
+        )
+    if model_type in UNSERVED:
+        raise UserError(f"error.unserved.{model_type}")
 
 
 def probe(network: PreTrainedModel) -> Probed:

@@ -43,7 +43,10 @@ def _advance(loaded: object, sweep: Sweep, say: Say) -> bool:
         return False
     stop_at = time.monotonic() + sweep.left_s + 1
     log, error = RunLog(), None
-    rest = {"cancelled": lambda: time.monotonic() > stop_at, "samples": "none"}
+    rest = {
+        "cancelled": lambda: time.monotonic() > stop_at,
+        "options": generate.Options(samples="none"),
+    }
     try:
         for event in generate.generate(loaded, run, run_id=uuid.uuid4().hex, **rest):
             if log.started is None:  # loading and warm-up are not in the budget

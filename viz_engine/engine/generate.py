@@ -1,4 +1,4 @@
-"""The run itself: prefill in pieces, decode, the no-cache baseline. A generator of records.
+"""The run itself: prefill in chunks, decode, the no-cache baseline. A generator of records.
 
 Transformers' modelling code does the forward; ours are the cache, the attention that reads it,
 this loop, and what is counted and timed. Bytes are asked of the tensors, never of `cost.py`.
@@ -13,20 +13,30 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 import transformers
 
-from viz_engine.engine import load
+from viz_engine.engine.batch import Batch
 from viz_engine.engine.cache import norms
 from viz_engine.engine.cache.cache import STORES, KVCache
 from viz_engine.engine.compatibility import call, first_line
 from viz_engine.engine.decode import Decoder
+from viz_engine.engine.device import (
+    DTYPES,
+    available_bytes,
+    device_memory_bytes,
+    is_out_of_memory,
+    read_sensors,
+    start_timer,
+    stop_timer,
+)
 from viz_engine.engine.kernels import linear
 from viz_engine.engine.kernels.attention import AttentionLook, compiled, in_float32
-from viz_engine.engine.load import DTYPES, Loaded
-from viz_engine.model.tokenizer import TextStream, clean
-from viz_engine.run import machine
+from viz_engine.engine.load import Loaded
+from viz_engine.engine.sampling import Sampler
+from viz_engine.model.tokenizer import clean
 from viz_engine.run.checks import check, check_settings, check_window
 from viz_engine.run.command import record_command
 from viz_engine.run.events import (
@@ -46,6 +56,25 @@ TELEMETRY_NS = 1_000_000_000
 OnLogits = Callable[[int, torch.Tensor], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is asked of a run besides its settings, by who looks at it or compares it."""
+
+    # Called with the step and the logits `[B, vocab]` of each step that gives tokens.
+    on_logits: OnLogits | None = None
+    # One list a sequence, taken in place of the model's choice; a sequence whose list is used up
+    # ends.
+    forced_tokens: Sequence[Sequence[int]] | None = None
+    eager: bool = False  # every step in Python, as a look at single layers needs it
+    samples: str = "each"  # norms of the rows: after `each` step, all after the `last`, or `none`
+    # Each decode step is made a second time, in Python and untimed, for its attention weights. Of
+    # one sequence only.
+    capture: AttentionLook | None = None
+
+
+DEFAULTS = Options()
+
+
 def generate(
     loaded: Loaded,
     settings: RunSettings,
@@ -54,22 +83,12 @@ def generate(
     queued_ns: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     clock: Callable[[], int] = time.perf_counter_ns,
-    on_logits: OnLogits | None = None,
-    forced_tokens: Sequence[Sequence[int]] | None = None,
-    eager: bool = False,
-    samples: str = "each",
-    look: AttentionLook | None = None,
+    options: Options = DEFAULTS,
 ) -> Iterator[Event]:
     """The records of one run, each stamped when its step is over and then given.
 
     Raises UserError before the first record where the run cannot be (`checks.check`); after it,
     never: what goes wrong is said by the last record. `cancelled` is asked before every step.
-    `on_logits` is called with the step and the logits `[B, vocab]` of each step that gives
-    tokens. `forced_tokens` (one list a sequence) are taken in place of the model's choice; a
-    sequence whose list is used up ends. `eager`: every step in Python, as a look at single layers
-    needs it. `samples`: the rows' magnitudes after `each` step, all of them after the `last`, or
-    `none`. With `look` each decode step is made a second time, in Python and untimed, for its
-    attention weights (one sequence only).
     """
     queued_ns = clock() if queued_ns is None else queued_ns
     check_settings(settings)
@@ -80,8 +99,7 @@ def generate(
     prompts = encode(loaded, settings)
     room = available_bytes(loaded.device)
     check(loaded.spec, settings, [len(ids) for ids in prompts], room)
-    run = _Run(loaded, settings, prompts, clock, on_logits, forced_tokens, eager)
-    run.samples, run.look = samples, look
+    run = _Run(loaded, settings, prompts, clock, options)
     if settings.warm_up:
         try:
             run.warm_up()
@@ -139,18 +157,9 @@ def encode(loaded: Loaded, settings: RunSettings) -> list[list[int]]:
     return lists * settings.batch if len(lists) == 1 else lists
 
 
-def available_bytes(device: str) -> int:
-    """Memory that this process may hold on `device` in all: what is free and what it has."""
-    if device.startswith("cuda"):
-        held = torch.cuda.memory_reserved(torch.device(device))
-    else:
-        held = machine.process_bytes()
-    return load.free_bytes(device) + held
-
-
 def explain(error: BaseException) -> Message:
     """What an exception in mid-run means, in words."""
-    if load.is_out_of_memory(error):
+    if is_out_of_memory(error):
         return Message(key="error.out_of_memory")
     return Message(key="error.engine", params={"reason": first_line(error)})
 
@@ -188,7 +197,7 @@ def versions() -> dict[str, str]:
 
 
 class _Run:
-    """The state of one run: its columns, its rows, and how far each sequence is."""
+    """The state of one run: its batch, its cache, and how far it is."""
 
     def __init__(
         self,
@@ -196,88 +205,60 @@ class _Run:
         settings: RunSettings,
         prompts: list[list[int]],
         clock: Callable[[], int],
-        on_logits: OnLogits | None,
-        forced_tokens: Sequence[Sequence[int]] | None,
-        eager: bool,
+        options: Options,
     ) -> None:
         self.loaded = loaded
         self.settings = settings
         self.clock = clock
-        self.on_logits = on_logits
-        self.forced = forced_tokens
-        self.batch = settings.batch
+        self.options = options
+        self.batch = Batch(
+            prompts,
+            settings,
+            loaded.tokenizer,
+            pad_token_id=loaded.pad_token_id,
+            device=loaded.device,
+            forced=options.forced_tokens,
+        )
+        self.sampler = Sampler(settings.temperature, settings.top_p, settings.seed, self.batch.size)
         self.cached = settings.cache != "none"
-        self.prompt_columns = max(len(ids) for ids in prompts)
-        self.pads = [self.prompt_columns - len(ids) for ids in prompts]
-        self._lay_out(prompts)
-        self.columns = 0  # attended so far
+        self.seen = 0  # positions attended so far
         self.num_steps = 0
-        self.own_len = [0] * self.batch  # own tokens attended, pads and later ones not counted
-        self.num_written = [0] * self.batch
-        self.reasons: list[str | None] = [None] * self.batch  # why a sequence has ended
-        self.streams = [TextStream(loaded.tokenizer) for _ in prompts]
-        self.generators = [sequence_generator(settings.seed, b) for b in range(self.batch)]
         self.cache: KVCache | None = None
         self.decoder = Decoder(
             loaded,
             lambda *step: forward(loaded, *step),
-            batch=self.batch,
-            masked=self.mask is not None,
+            batch=self.batch.size,
+            masked=self.batch.mask is not None,
             policy=settings.cache,
-            eager=eager,
+            eager=options.eager,
             clock=clock,
         )
         self.was_cancelled = False
-        self.samples = "each"
-        self.look: AttentionLook | None = None
         self.telemetry_ns = clock()
         read_sensors(loaded.device)  # shares are since the reading before
 
-    def _lay_out(self, prompts: list[list[int]]) -> None:
-        """All columns of the run: ids, positions and, where there are pads, the mask `[B, C]`."""
-        shape = (self.batch, self.prompt_columns + self.settings.new_tokens)
-        device = self.loaded.device
-        ids = torch.full(shape, self.loaded.pad_token_id, dtype=torch.long)
-        own = torch.ones(shape, dtype=torch.bool)
-        for b, prompt in enumerate(prompts):
-            ids[b, self.pads[b] : self.prompt_columns] = torch.tensor(prompt)
-            own[b, : self.pads[b]] = False
-        self.ids = ids.to(device)
-        self.positions = (own.cumsum(dim=1) - 1).clamp(min=0).to(device)
-        # Numbers, as generate gives them: some models calculate with the mask.
-        self.mask = own.long().to(device) if any(self.pads) else None
-
     def warm_up(self) -> None:
-        """One piece and one token, discarded: first calls of a shape are slow. Once a shape. Then
-        the decoder is made ready on the same rows."""
-        piece = min(self.settings.chunk_len or self.prompt_columns, self.prompt_columns)
-        policy = self.settings.cache
-        shape = (policy, self.batch, piece)
+        """One chunk and one token, discarded: first calls of a shape are slow. Once a shape. Then
+        the decoder is made ready."""
+        chunk = min(self.settings.chunk_len or self.batch.padded_len, self.batch.padded_len)
+        shape = (self.settings.cache, self.batch.size, chunk)
         if shape in self.loaded.warmed and self.decoder.is_ready:
             return
-        cache = self._new_cache(piece) if self.cached else None
-        for first, stop in ((0, piece), (piece, piece + 1))[: 1 if cache is None else 2]:
+        cache = self._new_cache(chunk) if self.cached else None
+        for first, stop in ((0, chunk), (chunk, chunk + 1))[: 1 if cache is None else 2]:
             if cache is not None:
                 cache.reserve(stop)
-            forward(self.loaded, *self._feed(first, stop), cache)
+            forward(self.loaded, *self.batch.feed(first, stop), cache)
         self.decoder.make_ready(self._new_cache)
         stop_timer(start_timer(self.loaded.device))
         self.loaded.warmed.add(shape)
 
-    def _new_cache(self, num_columns: int) -> KVCache:
-        return new_cache(self.loaded, self.settings.cache, self.batch, num_columns)
-
-    def _feed(
-        self, first: int, stop: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Ids and positions `[B, stop - first]` and the mask `[B, stop]` of a forward."""
-        columns = slice(first, stop)
-        mask = None if self.mask is None else self.mask[:, :stop]
-        return self.ids[:, columns], self.positions[:, columns], mask
+    def _new_cache(self, padded_len: int) -> KVCache:
+        return new_cache(self.loaded, self.settings.cache, self.batch.size, padded_len)
 
     def steps(self, cancelled: Callable[[], bool]) -> Iterator[Event]:
         """Prefill and decode until every sequence has ended or `cancelled` says so."""
-        last = self.prompt_columns
+        last = self.batch.padded_len
         chunk = self.settings.chunk_len if self.cached else 0
         if self.cached:
             self.cache = self._new_cache(last)
@@ -285,10 +266,10 @@ class _Run:
             if self._stops(cancelled):
                 return
             yield from self._step("prefill", stop)
-        while None in self.reasons:
+        while self.batch.goes_on:
             if self._stops(cancelled):
                 return
-            yield from self._step("decode", self.columns + 1)
+            yield from self._step("decode", self.seen + 1)
 
     def finished(self, error: Message | None) -> RunFinished:
         """The last record."""
@@ -296,7 +277,7 @@ class _Run:
             rest = "error"
         else:
             rest = "cancelled" if self.was_cancelled else "length"
-        reasons = tuple(reason or rest for reason in self.reasons)
+        reasons = tuple(reason or rest for reason in self.batch.reasons)
         whole = "stop" if set(reasons) == {"stop"} else rest
         return RunFinished(
             end_ns=self.clock(), finish_reason=whole, sequence_reasons=reasons, error=error
@@ -307,35 +288,36 @@ class _Run:
         return self.was_cancelled
 
     def _step(self, phase: str, stop: int) -> Iterator[Event]:
-        """One forward of the columns up to `stop`, timed, then its records."""
-        first = self.columns if self.cached else 0
+        """One forward of the positions up to `stop`, timed, then its records."""
+        first = self.seen if self.cached else 0
         counts = self._row_counts()
         start_ns = self.clock()
         timer = start_timer(self.loaded.device)
         if self.cache is not None:
             self.cache.reserve(stop)
-        fed = self._feed(first, stop)
+        fed = self.batch.feed(first, stop)
         if self.cached and phase == "decode":
             logits = self.decoder.step(*fed, self.cache)
         else:
             logits = forward(self.loaded, *fed, self.cache)
         if self.cache is not None:
             self.cache.settle()
-        tokens = self._choose(logits) if stop >= self.prompt_columns else [None] * self.batch
+        is_last = stop >= self.batch.padded_len  # of the prompt: from here on it gives tokens
+        tokens = self._choose(logits) if is_last else [None] * self.batch.size
         device_ns = stop_timer(timer)
         end_ns = self.clock()
         read, written = (
             now - before for now, before in zip(self._row_counts(), counts, strict=True)
         )
-        if self.on_logits is not None and stop >= self.prompt_columns:
-            self.on_logits(self.num_steps, logits)
+        if self.options.on_logits is not None and is_last:
+            self.options.on_logits(self.num_steps, logits)
         step = StepFinished(
             step=self.num_steps,
             phase=phase,
             start_ns=start_ns,
             end_ns=end_ns,
             device_ns=device_ns,
-            **self._per_sequence(first, stop, tokens),
+            **self.batch.per_sequence(first, stop, tokens),
             kv_live_bytes=0 if self.cache is None else self.cache.live_bytes,
             kv_reserved_bytes=0 if self.cache is None else self.cache.reserved_bytes,
             weight_bytes_read=self._weight_bytes(fed[0].numel()),
@@ -346,7 +328,7 @@ class _Run:
         )
         if self.cached and phase == "decode":
             self.decoder.took(step.duration_ns)
-        self.columns = stop
+        self.seen = stop
         self.num_steps += 1
         yield step
         yield from self._look(step, first)
@@ -362,68 +344,19 @@ class _Run:
 
     def _choose(self, logits: torch.Tensor) -> list[int | None]:
         """The next token of each sequence that goes on; None for one that has ended."""
-        if self.forced is not None:
-            chosen = [
-                None if reason else ids[n]
-                for ids, n, reason in zip(self.forced, self.num_written, self.reasons, strict=True)
-            ]
-        elif self.settings.temperature == 0:
-            chosen = logits.argmax(dim=-1).tolist()
-        else:
-            chosen = sample(logits, self.settings.temperature, self.settings.top_p, self.generators)
-        return [None if end else id for id, end in zip(chosen, self.reasons, strict=True)]
-
-    def _per_sequence(self, first: int, stop: int, tokens: list[int | None]) -> dict[str, object]:
-        """The fields of StepFinished that have one entry a sequence; takes the tokens in."""
-        goes_on = [reason is None for reason in self.reasons]
-        before = self.own_len
-        self.own_len = [
-            max(stop - pad, 0) if on else own
-            for pad, on, own in zip(self.pads, goes_on, before, strict=True)
-        ]
-        starts = before if self.cached else [0] * self.batch
-        fed = [
-            (now - start) * on for now, start, on in zip(self.own_len, starts, goes_on, strict=True)
-        ]
-        if self.cached:
-            appended = tuple(zip(before, self.own_len, strict=True))
-        else:
-            appended = ((0, 0),) * self.batch
-        texts = tuple(
-            () if token is None else (self._accept(b, token, stop),)
-            for b, token in enumerate(tokens)
-        )
-        return {
-            "num_new_tokens": tuple(fed),
-            "context_len": tuple(self.own_len),
-            "appended": appended,
-            "dropped": ((),) * self.batch,
-            "token_ids": tuple(() if token is None else (token,) for token in tokens),
-            "token_texts": texts,
-        }
-
-    def _accept(self, b: int, token: int, column: int) -> str:
-        """Take a token: its text, whether its sequence ends, its place in the next column."""
-        self.num_written[b] += 1
-        if token in self.settings.stop_token_ids:
-            self.reasons[b] = "stop"
-        elif self.num_written[b] == self.settings.new_tokens:
-            self.reasons[b] = "length"
-        elif self.forced is not None and self.num_written[b] == len(self.forced[b]):
-            self.reasons[b] = "length"
-        if self.reasons[b] is None:
-            self.ids[b, column] = token
-        return self.streams[b].push(token, last=self.reasons[b] is not None)
+        forced = self.options.forced_tokens is not None
+        chosen = self.batch.forced_tokens() if forced else self.sampler.choose(logits)
+        return [None if end else id for id, end in zip(chosen, self.batch.reasons, strict=True)]
 
     def _look(self, step: StepFinished, first: int) -> Iterator[Event]:
-        """Outside the timed span: the magnitudes of the new rows, attention weights where they
+        """Outside the timed span: the norms of the new rows, attention weights where they
         are asked for, and the sensors once a second."""
         if self.cache is not None and self.loaded.spec.num_columns:
-            if self.samples == "each":
+            if self.options.samples == "each":
                 yield from self._sample(step, first)
-            elif self.samples == "last" and None not in self.reasons:
+            elif self.options.samples == "last" and not self.batch.goes_on:
                 yield from self._sample(step, 0)
-        if self.look is not None and step.phase == "decode":
+        if self.options.capture is not None and step.phase == "decode":
             yield self._attention(step)
         now = self.clock()
         if now - self.telemetry_ns >= TELEMETRY_NS:
@@ -432,12 +365,12 @@ class _Run:
             yield Telemetry(t_ns=now, **dataclasses.asdict(reading))
 
     def _sample(self, step: StepFinished, first: int) -> Iterator[KVSample]:
-        """Magnitudes of each sequence's rows that stand in the columns from `first` on."""
-        levels = norms.sample(self.cache, first, self.columns)  # [2, B, n, columns of the matrix]
+        """Norms of each sequence's rows from position `first` on."""
+        levels = norms.sample(self.cache, first, self.seen)  # [2, B, n, cells]
         for b, (start, stop) in enumerate(step.appended):
-            start = start if self.samples == "each" else 0
+            start = start if self.options.samples == "each" else 0
             if stop > start:
-                at = self.pads[b] - first
+                at = self.batch.pads[b] - first
                 k, v = levels[:, b, at + start : at + stop]
                 yield KVSample(
                     step=step.step,
@@ -451,28 +384,28 @@ class _Run:
     def _attention(self, step: StepFinished) -> AttentionSample:
         """The same step once more, in Python: it stores the same row again, and its weights are
         kept."""
-        first = self.columns - 1 if self.cached else 0
+        first = self.seen - 1 if self.cached else 0
         if self.cache is not None:
             self.cache.truncate(first)
-        with self.look.looking():
-            forward(self.loaded, *self._feed(first, self.columns), self.cache)
-        weights = self.look.weights
+        look = self.options.capture
+        with look.looking():
+            forward(self.loaded, *self.batch.feed(first, self.seen), self.cache)
         return AttentionSample(
             step=step.step,
             sequence=0,
-            layer=self.look.layer,
-            query_head=self.look.query_head,
-            first_query=self.columns - len(weights),
-            weights=tuple(tuple(round(w, 5) for w in row) for row in weights.tolist()),
+            layer=look.layer,
+            query_head=look.query_head,
+            first_query=self.seen - len(look.weights),
+            weights=tuple(tuple(round(w, 5) for w in row) for row in look.weights.tolist()),
         )
 
 
-def new_cache(loaded: Loaded, policy: str, batch: int, num_columns: int) -> KVCache:
+def new_cache(loaded: Loaded, policy: str, batch: int, padded_len: int) -> KVCache:
     """Room for the rows of `batch` sequences, kept as `policy` (a key of STORES) says."""
     return KVCache(
         loaded.spec.layers,
         batch=batch,
-        num_columns=num_columns,
+        num_columns=padded_len,
         dtype=DTYPES[loaded.dtype],
         device=loaded.device,
         store=STORES[policy],
@@ -503,64 +436,3 @@ def forward(
     own = compiled(loaded.compiled_prefill if ids.shape[1] > 1 else loaded.compiled_attention)
     with counting, linear.onednn(not off), in_float32(upcast), own:
         return call(loaded.model, loaded.probed.arguments, given)[:, -1]
-
-
-def sequence_generator(seed: int, sequence: int) -> torch.Generator:
-    """Random numbers of one sequence: the same for a seed, others for each sequence."""
-    generator = torch.Generator()
-    generator.manual_seed((seed * 1_000_003 + sequence) % 2**63)
-    return generator
-
-
-def sample(
-    logits: torch.Tensor,  # [B, vocab]
-    temperature: float,
-    top_p: float,
-    generators: Sequence[torch.Generator],
-) -> list[int]:
-    """A token a sequence: softmax at `temperature`, of the likeliest that sum to `top_p`."""
-    logits = logits.float().cpu()
-    scaled = (logits - logits.max(dim=-1, keepdim=True).values) / temperature
-    shares, order = torch.softmax(scaled, dim=-1).sort(dim=-1, descending=True)
-    shares = shares.masked_fill(shares.cumsum(dim=-1) - shares >= top_p, 0.0)
-    shares[:, 0].clamp_(min=1e-9)  # the likeliest always stays
-    places = [
-        torch.multinomial(row, 1, generator=g) for row, g in zip(shares, generators, strict=True)
-    ]
-    return [int(ids[place]) for ids, place in zip(order, places, strict=True)]
-
-
-# --- the device: small, so that a fake can stand in for CUDA ---------------------------------
-
-
-def start_timer(device: str) -> tuple[object, object] | None:
-    """A pair of CUDA events, the first one recorded; None on a processor."""
-    if not device.startswith("cuda"):
-        return None
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    return start, stop
-
-
-def stop_timer(timer: tuple[object, object] | None) -> int | None:
-    """Wait for the device; the nanoseconds between the events, None on a processor."""
-    if timer is None:
-        return None
-    start, stop = timer
-    stop.record()
-    stop.synchronize()
-    return int(start.elapsed_time(stop) * 1e6)
-
-
-def device_memory_bytes(device: str) -> int | None:
-    """What CUDA's allocator has handed out; None on a processor."""
-    if not device.startswith("cuda"):
-        return None
-    return torch.cuda.memory_allocated(torch.device(device))
-
-
-def read_sensors(device: str) -> machine.Reading:
-    """NVML for a GPU, this process elsewhere."""
-    if device.startswith("cuda"):
-        return machine.read_gpu(int(device.partition(":")[2] or 0))
-    return machine.read_process()

@@ -83,7 +83,7 @@ def _warm_up(loaded: Loaded, settings: RunSettings, cancelled: Callable[[], bool
         short = dataclasses.replace(
             lane_settings(settings, cache), new_tokens=min(WARM_UP_TOKENS, settings.new_tokens)
         )
-        asked = {"cancelled": cancelled, "samples": "none"}
+        asked = {"cancelled": cancelled, "options": generate.Options(samples="none")}
         # Refusals are of the whole race, so the whole length is asked for first.
         next(generate.generate(loaded, lane_settings(settings, cache), run_id="", **asked))
         for event in generate.generate(loaded, short, run_id="warm-up", **asked):
@@ -146,23 +146,25 @@ class _Race:
             keep = lambda step, logits: self.comparison.take(logits[0])  # noqa: E731
         log = RunLog()
         samples = self._samples() if cache != "none" and repeat == 0 else "none"
-        for event in self._generate(cache, f"{cache}-{repeat}", on_logits=keep, samples=samples):
+        options = generate.Options(on_logits=keep, samples=samples)
+        for event in self._generate(cache, f"{cache}-{repeat}", options):
             log.append(event)
             yield event
         self._take_end(log)
         if repeat == 0:
             self.first[cache] = log
 
-    def _generate(self, cache: str, name: str, **given: object) -> Iterator[Event]:
-        settings = given.pop("settings", lane_settings(self.settings.run, cache))
+    def _generate(
+        self, cache: str, name: str, options: generate.Options, settings: RunSettings | None = None
+    ) -> Iterator[Event]:
         return generate.generate(
             self.loaded,
-            settings,
+            lane_settings(settings or self.settings.run, cache),
             run_id=f"{self.race_id}-{name}",
             queued_ns=self.queued_ns,
             cancelled=self.cancelled,
             clock=self.clock,
-            **given,
+            options=options,
         )
 
     def _take_end(self, log: RunLog) -> None:
@@ -187,15 +189,9 @@ class _Race:
                 return
             look = AttentionLook(self.settings.layer, self.settings.query_head, MOST_QUERIES)
             yield LaneStarted(cache=cache, repeat=0, purpose="look")
+            options = generate.Options(forced_tokens=[tokens], samples="none", capture=look)
             log = RunLog()
-            for event in self._generate(
-                cache,
-                f"{cache}-look",
-                settings=lane_settings(short, cache),
-                forced_tokens=[tokens],
-                samples="none",
-                look=look,
-            ):
+            for event in self._generate(cache, f"{cache}-look", options, short):
                 log.append(event)
                 yield event
             self._take_end(log)

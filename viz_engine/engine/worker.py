@@ -80,14 +80,15 @@ class _Child:
         problem = None
         run_machine.share_cores()
         try:
+            from viz_engine.engine import device as devices
             from viz_engine.engine import generate, load  # noqa: F401  torch may be missing
 
             memory_bytes = run_machine.memory_bytes()
-            device, _ = load.choose_device("auto")
-            dtype, _ = load.choose_dtype("auto", device)
+            device, _ = devices.choose_device("auto")
+            dtype, _ = devices.choose_dtype("auto", device)
             self.send(
                 "ready",
-                devices=load.devices(),
+                devices=devices.devices(),
                 device=device,
                 dtype=dtype,
                 memory_bytes=memory_bytes,
@@ -109,7 +110,7 @@ class _Child:
                 self.send("measured", problem=_dict(problem))
 
     def _do(self, command: dict) -> None:
-        from viz_engine.engine.load import is_out_of_memory
+        from viz_engine.engine.device import is_out_of_memory
 
         run_id = command.get("run_id")
         try:
@@ -133,10 +134,11 @@ class _Child:
 
     def _measure(self, device: str) -> None:
         """Measure the ceilings of a device and keep them in the cache folder."""
-        from viz_engine.engine import ceilings, load
+        from viz_engine.engine import ceilings
+        from viz_engine.engine.device import describe_device
 
         try:
-            machine = load.describe_device(device).name
+            machine = describe_device(device).name
             save(ceilings.measure(device, machine))
             self.send("measured", problem=None)
         except Exception as error:  # no room for the buffer, a full disk
@@ -152,8 +154,8 @@ class _Child:
         if command["op"] == "run":
             settings = settings_from_dict(command["settings"])
             loaded = self._load(settings, run_id)
-            samples = command.get("samples", "each")
-            return generate.generate(loaded, settings, run_id=run_id, samples=samples, **asked)
+            options = generate.Options(samples=command.get("samples", "each"))
+            return generate.generate(loaded, settings, run_id=run_id, options=options, **asked)
         from viz_engine.engine import race_runs
 
         race = settings_from_dict(command["settings"], RaceSettings)

@@ -112,9 +112,8 @@ def run(
     loaded: Loaded, settings: RunSettings, **given: object
 ) -> tuple[RunLog, list[torch.Tensor]]:
     logits: list[torch.Tensor] = []
-    events = generate.generate(
-        loaded, settings, run_id="r", on_logits=lambda _, at: logits.append(at), **given
-    )
+    options = generate.Options(on_logits=lambda _, at: logits.append(at), **given)
+    events = generate.generate(loaded, settings, run_id="r", options=options)
     log = RunLog.of(events)  # each record is checked
     assert log.finished.error is None
     return log, logits
@@ -135,7 +134,8 @@ def test_bytes_are_those_of_the_stores_own_tensors(
     settings = settings_of(policy, prompts=prompts, batch=len(prompts), chunk_len=20)
     log, tally = RunLog(), Tally(loaded.model)
     with tally:
-        for event in generate.generate(loaded, settings, run_id="r", eager=eager):
+        options = generate.Options(eager=eager)
+        for event in generate.generate(loaded, settings, run_id="r", options=options):
             if isinstance(event, StepFinished):
                 assert event.kv_bytes_read == tally.kv_bytes_read, event.step
                 assert event.kv_bytes_written == tally.kv_bytes_written, event.step
