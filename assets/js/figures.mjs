@@ -1,7 +1,7 @@
 // The numbers beside the matrix: for each its value, its notes, and the formula with this run's numbers put in.
 //
 // Pure functions of facts and words; the DOM is elsewhere.
-import { layersOf, reservedRowsOf } from "./run.mjs";
+import { layersOf } from "./run.mjs";
 import { countOf, flopParts, ratioOf, sizeOf, sizeParts, timeOf, timeParts } from "./words.mjs";
 
 const BLOCK_LEN = 256;
@@ -23,18 +23,22 @@ export function figuresOf(run, facts, sum, b, cursor, words) {
 
 function rowsFigure(run, facts, b, batch, cached, t) {
   const [first, stop] = facts.step.appended[b];
+  const taken = facts.rejected[b];
+  const rejected = taken ? taken[1] - taken[0] : 0;
   const params = {
-    new: countOf(stop - first), row: countOf(run.rowBytes), rows: countOf(facts.rows[b]),
+    new: countOf(stop - first - rejected), row: countOf(run.rowBytes), rows: countOf(facts.rows[b]),
     layers: layersOf(run.started).length, batch, b: b + 1, again: countOf(facts.step.num_new_tokens[b]),
     terms: spellRow(run),
   };
   if (cached && !run.numColumns) {
     return { value: "0", unit: "", notes: [t("fig.rows.states")], numbers: t("fig.rows.states") };
   }
+  const apart = { found: run.started.found_len?.[b] ?? 0, evicted: facts.evicted[b], rejected };
+  const told = Object.entries(apart).filter(([, n]) => n).map(([name, n]) => t(`fig.rows.${name}`, { n: countOf(n) }));
   const note = !cached ? "fig.rows.none" : run.rowBytes ? "fig.rows.note" : "fig.rows.note_unknown";
   return {
     value: countOf(facts.rows[b]),
-    unit: batch > 1 ? t("fig.rows.of", params) : "",
+    unit: [...(batch > 1 ? [t("fig.rows.of", params)] : []), ...told].join(" · "),
     notes: [t(note, params)],
     numbers: run.rowBytes
       ? `${t("fig.rows.numbers", params)}\n${reservedNote(run, facts, t)}`.trim()
@@ -43,7 +47,7 @@ function rowsFigure(run, facts, b, batch, cached, t) {
 }
 
 function reservedNote(run, facts, t) {
-  const rows = reservedRowsOf(run, facts.reservedBytes);
+  const rows = facts.reservedRows;
   if (rows === null) return "";
   return t("fig.rows.room", { rows: countOf(rows), blocks: countOf(Math.ceil(rows / BLOCK_LEN)) });
 }
@@ -72,6 +76,7 @@ function heldFigure(run, facts, batch, cached, t) {
     pads: sizeOf(facts.padBytes ?? 0), ended: sizeOf(facts.endedBytes ?? 0), terms: spellRow(run),
   };
   const known = facts.predictedLive !== null;
+  const plain = facts.plain && run.rowBytes > 0;
   const check = t(!known ? "fig.held.nobasis" : facts.agrees ? "fig.held.agrees" : "fig.held.differs", params);
   return {
     value,
@@ -81,7 +86,8 @@ function heldFigure(run, facts, batch, cached, t) {
       batch > 1 && cached && facts.padBytes !== null ? t("fig.held.apart", params) : "",
     ],
     tone: !known || !cached ? "" : facts.agrees ? "good" : "bad",
-    numbers: t(!cached ? "fig.held.numbers_none" : known ? "fig.held.numbers" : "fig.held.counted", params),
+    // where positions do not tell rows the formula's terms would not give what was counted
+    numbers: t(!cached ? "fig.held.numbers_none" : known && plain ? "fig.held.numbers" : "fig.held.counted", params),
   };
 }
 
@@ -93,9 +99,9 @@ function reservedSize(bytes, unit) {
 }
 
 function readFigure(facts, t) {
-  const { weights, read, written, copied } = facts.token;
+  const { weights, read, written, copied, needed } = facts.token;
   if (weights === null && read === null) return { value: "–", unit: "", notes: [t("fig.unknown")], numbers: "" };
-  const rows = read === null ? null : read - copied;
+  const rows = read === null ? null : read - (copied ?? 0); // a copy that is not known is not set apart
   const known = weights !== null && read !== null;
   const total = (weights ?? 0) + (read ?? 0);
   const [value, unit] = known ? sizeParts(total) : ["–", ""];
@@ -103,18 +109,29 @@ function readFigure(facts, t) {
   const count = (bytes) => (bytes === null ? t("fig.unknown_part") : countOf(bytes));
   const moved = facts.movedBytes;
   const params = {
-    weights: size(weights), kv: size(rows), total: size(moved), copied: sizeOf(copied), moved_bytes: count(moved),
-    weights_bytes: count(weights), kv_bytes: count(rows), copied_bytes: countOf(copied), written: count(written),
+    weights: size(weights), kv: size(rows), total: size(moved), copied: sizeOf(copied ?? 0),
+    moved_bytes: count(moved), weights_bytes: count(weights), kv_bytes: count(rows), copied_bytes: countOf(copied ?? 0),
+    written: count(written), needed: size(needed), needed_bytes: count(needed),
     sum: known ? countOf(total) : "–",
     check: facts.flopsKnown ? t(facts.readAgrees ? "fig.read.agrees" : "fig.read.differs") : "",
   };
+  const soFar = moved === null ? "" : t("fig.read.total", params);
   return {
     value,
-    unit: copied ? `${unit} · ${t("fig.read.copied", params)}` : unit,
+    unit: withGiven(copied ? `${unit} · ${t("fig.read.copied", params)}` : unit, facts, t),
     split: known && total ? weights / total : null,
-    notes: [t("fig.read.note", params), moved === null ? "" : t("fig.read.total", params)],
-    numbers: `${t(copied ? "fig.read.numbers_copied" : "fig.read.numbers", params)}\n${t("fig.read.moved", params)}`,
+    notes: [t("fig.read.note", params), needed === null ? soFar : t("fig.read.note_needed", params)],
+    numbers: [
+      t(copied ? "fig.read.numbers_copied" : "fig.read.numbers", params),
+      ...(needed === null ? [] : [t("fig.read.needed", params)]),
+      t("fig.read.moved", params),
+    ].join("\n"),
   };
+}
+
+/** A step that gave several tokens did its work for all of them. */
+function withGiven(unit, facts, t) {
+  return facts.token.given > 1 ? `${unit} ${t("fig.several", { n: facts.token.given })}` : unit;
 }
 
 function workFigure(run, facts, cached, t) {
@@ -129,7 +146,8 @@ function workFigure(run, facts, cached, t) {
   };
   const note = !cached ? "fig.work.none" : facts.phase === "prefill" ? "fig.work.first" : "fig.work.note";
   return {
-    value, unit, notes: [t(note, params)], tone: cached && facts.phase === "decode" ? "contrast" : "",
+    value, unit: withGiven(unit, facts, t), notes: [t(note, params)],
+    tone: cached && facts.phase === "decode" ? "contrast" : "",
     numbers: t("fig.work.numbers", params),
   };
 }

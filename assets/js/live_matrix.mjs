@@ -5,8 +5,9 @@ import {
   clampView, columnAt, columnLayout, layerAt, rowBands, rowTop, rowsGone, rowsUnder, zoomView,
 } from "./layout.mjs";
 import { progress } from "./live_motion.mjs";
-import { newPyramid, setRows, wordOf } from "./matrix.mjs";
-import { layersOf, magnitudeOf, piecesAt, reservedRowsOf, textOf } from "./run.mjs";
+import { fillRows, newPyramid, wordOf } from "./matrix.mjs";
+import { keptAt, layersOf, magnitudeOf, piecesAt, textOf } from "./run.mjs";
+import { evictedRanges, isCellGone } from "./rows.mjs";
 import { drawStage, labelOf, stageLayout } from "./stage.mjs";
 import { countOf, layerWords, stageWords } from "./words.mjs";
 
@@ -49,9 +50,8 @@ export function fillMatrix(view) {
     matrix.pyramid = newPyramid(matrix.columns, theme[tensor === "k" ? "rampK" : "rampV"], wordOf(theme.cardRgb));
     matrix.pyramid.key = key;
   }
-  const { pyramid } = matrix;
   const store = run.sequences[b];
-  if (store.sampled > pyramid.rows) setRows(pyramid, store[tensor], pyramid.rows, store.sampled);
+  fillRows(matrix.pyramid, store[tensor], store);
 }
 
 function layColumns(matrix, run) {
@@ -72,7 +72,7 @@ export function paintMatrix(view, cursor, now) {
   const { box } = matrix;
   const context = n.matrix.getContext("2d", { alpha: false });
   const started = Boolean(run?.started);
-  n.empty.hidden = started && cursor.k > 0;
+  n.empty.hidden = started && (cursor.k > 0 || facts.ends[b] > 0);
   put(n.empty.lastChild, words.t(started ? "empty.start" : "empty.body"));
   if (!started) {
     n.follow.hidden = true;
@@ -81,20 +81,22 @@ export function paintMatrix(view, cursor, now) {
   }
   const none = run.started.settings.cache === "none";
   const step = facts.step;
-  const rows = none ? (step ? step.context_len[b] : 0) : facts.rows[b];
+  const end = none ? 0 : facts.ends[b];
+  const rejected = facts.rejected[b]; // drafts of this very step stand below the rows that it has kept
+  const rows = none ? step?.context_len[b] ?? 0 : rejected?.[1] ?? end;
   matrix.free = clampView(matrix.free, rows, box.height, box.rowPx);
   matrix.bands = rowBands(rows, box.height, box.rowPx, keptAtEnd(matrix, rows));
   matrix.numRows = rows;
   n.follow.hidden = !matrix.free;
-  const newRows = step?.phase === "decode" && !none ? step.appended[b][1] - step.appended[b][0] : 0;
+  const newRows = step?.phase === "decode" && !none ? newRowsOf(step.appended[b], rejected) : 0;
   const { anim } = motion;
   const again = () => ({ flash: 1 - progress(anim.flash, now), note: againNote(step.num_new_tokens[b], words) });
   drawStage(context, {
     box, columns: matrix.columns, pyramid: none ? null : matrix.pyramid, theme, bands: matrix.bands,
-    rows: none ? 0 : rows, newRows,
+    rows: end, newRows, kept: none ? null : keptAt(run, b, cursor.k),
     promptLen: run.started.prompt_texts[b].length,
     layers: layersOf(run.started),
-    reservedRows: none ? 0 : reservedRowsOf(run, facts.reservedBytes) ?? 0,
+    reservedRows: none ? 0 : facts.reservedRows ?? 0,
     slide: progress(anim.slide, now), pop: progress(anim.pop, now),
     reveal: progress(anim.reveal, now), revealFrom: anim.reveal?.from ?? 0,
     recompute: none && step ? again() : null,
@@ -103,6 +105,11 @@ export function paintMatrix(view, cursor, now) {
     textOf: (row) => textOf(run, b, row),
     words: stageWords(words, none),
   });
+}
+
+/** Rows that a step has added and kept. */
+function newRowsOf([first, stop], rejected) {
+  return (rejected?.[0] ?? stop) - first;
 }
 
 function againNote(n, words) {
@@ -260,8 +267,7 @@ function jump(view, y) {
   const { matrix, facts, shell } = view;
   const { box, numRows } = matrix;
   if (numRows * box.rowPx <= box.height) return;
-  const reserved = reservedRowsOf(shell.store, facts.reservedBytes) ?? 0;
-  const row = ((y - box.top) / box.height) * Math.max(numRows, reserved);
+  const row = ((y - box.top) / box.height) * Math.max(numRows, facts.reservedRows ?? 0);
   const rowH = matrix.free?.rowH ?? box.rowPx;
   const top = row - box.height / rowH / 2;
   matrix.free = clampView({ mode: "free", rowH, top }, numRows, box.height, box.rowPx);
@@ -297,6 +303,10 @@ function tipOf(view, [first, stop], column, x) {
   const { t } = words;
   const { columns } = matrix;
   const none = run.started.settings.cache === "none";
+  if (!none && first >= facts.ends[b]) {
+    const draft = keptAt(run, b, facts.k).drafts[first - facts.ends[b]] ?? "";
+    return { lines: [t("tip.row", { token: labelOf(draft) }), t("tip.rejected")], layer: -1 };
+  }
   const lines = stop - first > 1
     ? [t("tip.pooled", { first: countOf(first), last: countOf(stop - 1) })]
     : [t("tip.row", { token: labelOf(textOf(run, b, first)) }), t("tip.position", { n: countOf(first) })];
@@ -308,12 +318,31 @@ function tipOf(view, [first, stop], column, x) {
   const layer = columns.layerOf[column];
   const spec = layersOf(run.started)[layer];
   lines.push(t("tip.cell", { layer, head: columns.headOf[column] }), magnitudes(view, first, stop, column));
+  lines.push(...lostLines(view, first, stop, column));
   const size = run.elementBytes;
   const cell = (spec.key_dim + spec.value_dim) * size;
   if (size) lines.push(t("tip.bytes", { cell: countOf(cell), row: countOf(run.rowBytes) }));
   if (layerWords(spec, words)) lines.push(layerWords(spec, words));
-  if (first < rowsGone(facts.rows[b], spec.window)) lines.push(t("tip.gone"));
+  if (first < rowsGone(facts.ends[b], spec.window)) lines.push(t("tip.gone"));
   return { lines, layer };
+}
+
+/** What has become of rows [first, stop), or of their cells in this column. */
+function lostLines(view, first, stop, cell) {
+  const { store: run, words } = view.shell;
+  const { t } = words;
+  const rows = run.rows[view.b];
+  const { k } = view.facts;
+  const evicted = evictedRanges(rows, first, stop, k).reduce((sum, [from, to]) => sum + to - from, 0);
+  const lines = [];
+  if (first < rows.found) lines.push(t("tip.found"));
+  if (stop - first > 1) {
+    if (evicted) lines.push(t("tip.evicted_some", { n: countOf(evicted), of: countOf(stop - first) }));
+  } else if (evicted) lines.push(t("tip.evicted", { step: countOf(rows.goneAt[first]) }));
+  else if (isCellGone(rows, first, cell, k)) {
+    lines.push(t("tip.cell_gone", { step: countOf(rows.cells[first * rows.numCells + cell]) }));
+  }
+  return lines;
 }
 
 /** The outline of rows [first, stop), in CSS pixels. */
@@ -331,7 +360,7 @@ function showCross(cross, matrix, [first, stop]) {
 function magnitudes(view, first, stop, column) {
   const { store: run, words } = view.shell;
   const store = run.sequences[view.b];
-  if (stop > store.sampled) return words.t("tip.nosample");
+  if (stop > store.sampled || first < store.first) return words.t("tip.nosample");
   const most = (bytes) => {
     let value = 0;
     for (let row = first; row < stop; row++) value = Math.max(value, bytes[row * run.numColumns + column]);

@@ -3,7 +3,7 @@
 // Motion is a picture only: the numbers are there at once.
 import { put } from "./elements.mjs";
 import { cursorOf, stepEnd } from "./player.mjs";
-import { keepsAllRows } from "./run.mjs";
+import { keepsAllRows, keepsOrder } from "./run.mjs";
 import { countOf } from "./words.mjs";
 
 const SWEEP_MS = [380, 1100]; // a read is drawn no faster and no slower than this
@@ -69,7 +69,8 @@ function sweepRead(view, now, shown, delay) {
   const end = last ? Math.min(box.height, last.y + last.h) : box.height;
   const top = box.top / box.dpr;
   const bottom = (box.top + end) / box.dpr;
-  put(n.sweepLabel, words.t(keepsAllRows(run.started) ? "read.label" : "read.kept", { n: countOf(rows) }));
+  const all = keepsAllRows(run.started) && keepsOrder(run, k);
+  put(n.sweepLabel, words.t(all ? "read.label" : "read.kept", { n: countOf(rows) }));
   const line = n.sweep.lastElementChild;
   line.style.left = `${(box.x0 - 3) / box.dpr}px`;
   line.style.width = `${(columns.used + 6) / box.dpr}px`;

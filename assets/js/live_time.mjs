@@ -5,7 +5,8 @@ import { put } from "./elements.mjs";
 import { niceCeil, timeScale } from "./layout.mjs";
 import { cursorOf, runEnd, seek, stepEnd, stepsAt } from "./player.mjs";
 import { drawRibbon, firstDecode } from "./ribbon.mjs";
-import { copiedAt, isOver, layersOf, newRun } from "./run.mjs";
+import { copiedAt, isOver, layersOf, newRun, readAt } from "./run.mjs";
+import { rejectedAt } from "./rows.mjs";
 import { labelOf } from "./stage.mjs";
 import { axisWords, countOf, sizeOf, timeOf, timeParts } from "./words.mjs";
 
@@ -131,12 +132,14 @@ function stepLines(view, first, last) {
   }
   const took = (step) => step.end_ns - step.start_ns;
   const size = (bytes) => (bytes === null ? t("fig.unknown_part") : sizeOf(bytes));
-  const kvOf = (i) => (run.steps[i].kv_bytes_read === null ? null : run.steps[i].kv_bytes_read - copiedAt(run, i));
-  const kv = size(kvOf(last));
+  const kv = size(readAt(run, last));
   const lines = [];
   if (first === last) {
     const params = { step: countOf(first), time: timeOf(took(one)), weights: size(one.weight_bytes_read), kv };
     lines.push(`“${one.token_texts[view.b].map(labelOf).join("")}”`, t("chart.tip", params));
+    const drafted = one.drafted?.[view.b]?.length ?? 0;
+    const [from, to] = rejectedAt(run.rows[view.b], first + 1) ?? [0, 0];
+    if (drafted) lines.push(t("chart.tip.drafted", { n: drafted, accepted: drafted - (to - from) }));
   } else {
     const times = run.steps.slice(first, last + 1).map(took);
     const params = { first, last, least: timeOf(Math.min(...times)), most: timeOf(Math.max(...times)), kv };

@@ -9,9 +9,7 @@ import {
 } from "./live_matrix.mjs";
 import { animate, isMoving, newMotion } from "./live_motion.mjs";
 import { newTimes, paintChart, paintRibbon, scrubOf, wireTimes } from "./live_time.mjs";
-import {
-  clearText, labelLive, newWriting, popOf, writeLegend, writePhases, writeText, writeWords,
-} from "./live_words.mjs";
+import { clearText, labelLive, newWriting, popOf, writePhases, writeText, writeWords } from "./live_words.mjs";
 import { cursorOf, play, runEnd, seek, stepBy, tokenBy } from "./player.mjs";
 import { factsAt, isOver, newRun, piecesAt, summaryAt, takeFrame } from "./run.mjs";
 import { mountShell, newShell } from "./shell.mjs";
@@ -90,7 +88,6 @@ function wireChoices(view) {
   for (const tensor of ["k", "v"]) {
     n[tensor].addEventListener("click", () => {
       matrix.tensor = tensor;
-      writeLegend(view);
       shell.invalidate("words");
     });
   }

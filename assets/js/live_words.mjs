@@ -8,7 +8,7 @@ import { isOver, layersOf, piecesAt } from "./run.mjs";
 import { fontOf, tagOf, writeInfo, writeStory } from "./shell.mjs";
 import { probe } from "./theme.mjs";
 import {
-  countOf, dateOf, kindsOf, machineOf, promptTokens, sentenceOf, summaryText, timeOf, tokensRead, turnsText,
+  countOf, dateOf, kindsOf, machineOf, sentenceOf, summaryText, timeOf, tokensRead, tokensToRead, turnsText,
 } from "./words.mjs";
 
 const WINDOW_TOKENS = 110; // token marks kept in the text card; older ones are plain text
@@ -33,20 +33,30 @@ export function labelLive(view) {
   n.ribbon.setAttribute("aria-label", t("aria.ribbon"));
   n.chart.setAttribute("aria-label", t("aria.chart"));
   for (const [name, f] of Object.entries(n.figures)) put(f.label, t(`fig.${name}`));
-  writeLegend(view);
   clearText(view);
 }
 
-export function writeLegend(view) {
-  const { n, words } = view.shell;
+/** The marks of the matrix; those of what a run may lack only where it has them. */
+function writeLegend(view) {
+  const { shell, facts, b } = view;
+  const { n, words, store: run } = shell;
   const { tensor } = view.matrix;
   const { t } = words;
+  const there = {
+    found: run?.started?.found_len?.[b], evicted: facts?.evicted[b] || run?.rows[b]?.numCells,
+    rejected: run?.drafts,
+  };
+  const more = Object.keys(there).filter((name) => there[name]);
+  const stamp = [words.language, tensor, ...more].join("|");
+  if (n.legend.dataset.stamp === stamp) return;
+  n.legend.dataset.stamp = stamp;
   const key = (kind, text, more) => el("span", { class: `key ${kind}`, ...more }, text);
   const scale = `${t("legend.strong")} · ${t("legend.scale", { tensor: tensor.toUpperCase() })}`;
   n.legend.replaceChildren(
     key("weak", t("legend.weak")), el("i", { class: `ramp ${tensor}` }),
     key("term", scale, { "data-term": "magnitude", tabindex: "0" }),
     key("mark prompt", t("legend.prefill")), key("mark decode", t("legend.decode")),
+    ...more.map((name) => key(`mark ${name}`, t(`legend.${name}`))),
   );
   for (const name of ["k", "v"]) n[name].setAttribute("aria-pressed", String(tensor === name));
 }
@@ -66,6 +76,7 @@ export function writeWords(view, cursor, now) {
   const { t } = words;
   writeStory(shell, sayOf(view, cursor), now, SPEAK_MS);
   writeRunInfo(shell);
+  writeLegend(view);
   writeChips(view);
   const started = Boolean(run?.started);
   const none = started && run.started.settings.cache === "none";
@@ -168,7 +179,7 @@ function prefillText(view, cursor, first) {
   const { shell, sum, times } = view;
   const { store: run, words } = shell;
   const { t } = words;
-  const tokens = countOf(promptTokens(run));
+  const tokens = countOf(tokensToRead(run));
   const done = countOf(tokensRead(run, first));
   const now = t(cursor.ended ? "phase.prefill.stopped" : "phase.prefill.now", { done, tokens });
   const ttft = sum?.ttftNs ?? null;
@@ -182,7 +193,10 @@ function decodeText({ store: run, words, unit }, sum, scale, first, k) {
   const time = timeOf(sum.itlMedianNs ?? run.steps[first].end_ns - run.steps[first].start_ns);
   const again = countOf(run.steps[k - 1].num_new_tokens.reduce((a, n) => a + n, 0));
   const none = run.started.settings.cache === "none";
-  const each = none ? t("phase.decode.none", { time, n: again }) : t("phase.decode.note", { time });
+  const perPass = sum.decodeTokens / sum.numGaps / run.started.settings.batch;
+  const several = perPass > 1 ? perPass.toFixed(2) : null; // where drafts were accepted
+  const key = none ? "phase.decode.none" : several ? "phase.decode.several" : "phase.decode.note";
+  const each = t(key, { time, n: several ?? again });
   return `${t("phase.decode")}\u2002${each}${size > 1 ? ` · ${t("phase.decode.group", { size })}` : ""}`;
 }
 

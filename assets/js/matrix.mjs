@@ -11,9 +11,13 @@ const BELOW = 0.25; // a byte of brightness reaches this share of a column's ran
 const ABOVE = 0.75; // and this share above it, where the greatest of many rows lie
 const NORM_ROWS = 256; // each column's contrast is set by its first rows, at most this many
 
-/** An empty pyramid for rows of these columns. */
+/** An empty pyramid for rows of these columns. Rows before `first` have no sample; `redone`: how many of the changes to
+ * rows that were sampled before it has seen. */
 export function newPyramid(columns, palette, blank) {
-  return { columns, palette, blank, rows: 0, norm: null, normRows: 0, levels: [], palettes: [], tiles: new Map(), pixels: pixelColumns(columns) };
+  return {
+    columns, palette, blank, first: 0, redone: 0, rows: 0, norm: null, normRows: 0, levels: [], palettes: [],
+    tiles: new Map(), pixels: pixelColumns(columns),
+  };
 }
 
 function pixelColumns(columns) {
@@ -24,13 +28,22 @@ function pixelColumns(columns) {
   return map;
 }
 
+/** Bring a pyramid up to the samples of a sequence: what has come, and what was sampled anew. */
+export function fillRows(pyramid, bytes, { first, sampled, redone }) {
+  if (!pyramid.rows) pyramid.first = first ?? 0;
+  const from = Math.min(pyramid.rows || pyramid.first, ...redone.slice(pyramid.redone));
+  pyramid.redone = redone.length;
+  if (sampled > from) setRows(pyramid, bytes, from, sampled);
+}
+
 /** Take rows [from, to) of `bytes` [rows, columns]; what was there is replaced. */
 export function setRows(pyramid, bytes, from, to) {
   if (to <= from) return;
-  if (pyramid.normRows < NORM_ROWS && to > pyramid.normRows) {
-    pyramid.norm = contrast(bytes, Math.min(to, NORM_ROWS), pyramid.columns.total);
-    pyramid.normRows = Math.min(to, NORM_ROWS);
-    from = 0;
+  const { first } = pyramid;
+  if (pyramid.normRows < NORM_ROWS && to - first > pyramid.normRows) {
+    pyramid.normRows = Math.min(to - first, NORM_ROWS);
+    pyramid.norm = contrast(bytes, pyramid.normRows, pyramid.columns.total, first);
+    from = first;
     pyramid.tiles.clear();
     pyramid.palettes = [];
   }
@@ -78,14 +91,14 @@ function poolUp(pyramid, from) {
   }
 }
 
-/** Look-up tables [column, byte] -> brightness 1 to 255: the 3rd to 97th percentile of a column's first rows is its
- * range, at least a factor of 1.4 wide so that noise is not blown up. */
-export function contrast(bytes, rows, total) {
+/** Look-up tables [column, byte] -> brightness 1 to 255: the 3rd to 97th percentile of a column's first rows (from
+ * row `first` on) is its range, at least a factor of 1.4 wide so that noise is not blown up. */
+export function contrast(bytes, rows, total, first = 0) {
   const norm = new Uint8Array(total * 256);
   const skip = rows > 8 ? 1 : 0; // the first position is far from all others in most models
   const values = new Uint8Array(rows - skip);
   for (let c = 0; c < total; c++) {
-    for (let row = skip; row < rows; row++) values[row - skip] = bytes[row * total + c];
+    for (let row = skip; row < rows; row++) values[row - skip] = bytes[(first + row) * total + c];
     const sorted = values.slice().sort();
     let low = sorted[Math.floor((sorted.length - 1) * 0.03)];
     let high = sorted[Math.ceil((sorted.length - 1) * 0.97)];

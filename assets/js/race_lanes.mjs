@@ -1,9 +1,9 @@
 // The two lanes of a race: each the matrix of its run at one moment, with the text so far below it.
 import { el, put } from "./elements.mjs";
 import { columnLayout, rowBands } from "./layout.mjs";
-import { newPyramid, setRows, wordOf } from "./matrix.mjs";
+import { fillRows, newPyramid, wordOf } from "./matrix.mjs";
 import { LANES } from "./race.mjs";
-import { layersOf, reservedRowsOf, textOf } from "./run.mjs";
+import { endsAt, keptAt, layersOf, reservedRowsOf, rowsAt, textOf } from "./run.mjs";
 import { drawStage, labelOf, stageLayout } from "./stage.mjs";
 import { countOf, stageWords, turnsText } from "./words.mjs";
 
@@ -44,8 +44,8 @@ export function isFlashing(lane, now) {
 /** Rows of a lane: held with a cache; without one those that the last step computed again. */
 export function rowsOf(run, at) {
   if (!at.k) return 0;
-  const step = run.steps[at.k - 1];
-  return run.started.settings.cache === "none" ? step.context_len[0] : step.appended[0][1];
+  if (run.started.settings.cache === "none") return run.steps[at.k - 1].context_len[0];
+  return rowsAt(run, at.k)[0];
 }
 
 function layLane(lane, run) {
@@ -64,7 +64,7 @@ function fillLane(lane, run, theme) {
     lane.pyramid.stamp = theme.stamp;
   }
   const store = run.sequences[0];
-  if (store.sampled > lane.pyramid.rows) setRows(lane.pyramid, store.k, lane.pyramid.rows, store.sampled);
+  fillRows(lane.pyramid, store.k, store);
   return lane.pyramid;
 }
 
@@ -86,7 +86,7 @@ export function paintLane(shell, lane, moment, now) {
   const running = isSeen(shell, at) ? at.running : null;
   const step = at.k ? run.steps[at.k - 1] : null;
   const reading = running && (none || running.phase === "prefill");
-  const rows = reading ? running.context_len[0] : rowsOf(run, at);
+  const rows = reading ? running.context_len[0] : none ? rowsOf(run, at) : endsAt(run, at.k)[0];
   const flash = Math.max(0, 1 - (now - lane.flashAt) / FLASH_MS) * 0.55;
   const note = noteOf(running ?? step, running, words);
   const again = { flash: running ? 0 : Math.max(flash, 0.2), share: reading ? at.share : 0, note };
@@ -94,9 +94,10 @@ export function paintLane(shell, lane, moment, now) {
   const bands = rowBands(rows, box.height, box.rowPx, null);
   drawStage(context, {
     box, columns: lane.columns, pyramid: none || reading ? null : fillLane(lane, run, theme), theme, bands,
-    rows: recompute ? 0 : rows, newRows: !none && !reading && step?.phase === "decode" ? 1 : 0,
+    rows: recompute ? 0 : rows, kept: recompute ? null : keptAt(run, 0, at.k),
+    newRows: !recompute && step?.phase === "decode" ? rows - endsAt(run, at.k - 1)[0] : 0,
     promptLen: run.started.prompt_texts[0].length, layers: layersOf(run.started),
-    reservedRows: recompute || !step ? 0 : reservedRowsOf(run, step.kv_reserved_bytes) ?? 0,
+    reservedRows: recompute ? 0 : reservedRowsOf(run, at.k) ?? 0,
     slide: 1, pop: 1, reveal: 1, revealFrom: 0, recompute: rows ? recompute : null,
     ghost: laneGhost(run, at, none, words), hoverLayer: -1,
     textOf: (row) => textOf(run, 0, row),

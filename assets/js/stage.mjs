@@ -2,8 +2,10 @@
 //
 // It draws what it is given and asks nothing: every number comes in `s`. Lengths are device pixels; `u` is one unit of
 // type (a CSS pixel at the base size, larger when projected).
+import { drawFound, drawKept, drawRejected } from "./gone.mjs";
 import { rowTop, axisTicks, rowsGone } from "./layout.mjs";
 import { drawRows } from "./matrix.mjs";
+import { drawMinimap } from "./minimap.mjs";
 
 /** Boxes of the card's canvas. */
 export function stageLayout(w, h, u) {
@@ -72,7 +74,8 @@ function drawBand(context, s, band) {
   const from = slide ? Math.max(0, band.from - 1) : band.from;
   const at = y + slide - (band.from - from) * band.rowH;
   stampEmpty(context, s, at, (band.to - from) * band.rowH);
-  if (s.pyramid) drawRows(context, s.pyramid, from, band.to, box.x0, at, band.rowH);
+  const yOf = (row) => at + (row - from) * band.rowH;
+  if (s.pyramid) drawRows(context, s.pyramid, from, keptEnd(s, band), box.x0, at, band.rowH);
   if (band.kind === "all" && s.slide < 1 && s.newRows) {
     context.fillStyle = theme.card;
     context.globalAlpha = 1 - s.slide;
@@ -82,9 +85,16 @@ function drawBand(context, s, band) {
   drawGone(context, s, band, from, at);
   drawReveal(context, s, band, y);
   if (band.rowH >= 5 * box.u) separateRows(context, s, band, from, at);
+  drawKept(context, s, band, from, yOf);
+  drawRejected(context, s, band, from, yOf);
   drawPhases(context, s, band, from, at);
   drawLabels(context, s, band, from, at);
   context.restore();
+}
+
+/** Where the rows of a band end that are held: rejected drafts stand below them. */
+function keptEnd(s, band) {
+  return s.kept ? Math.min(band.to, s.rows) : band.to;
 }
 
 /** Cells in the colour of a row whose sample has not come. */
@@ -178,17 +188,20 @@ function drawPhases(context, s, band, from, at) {
   const x = box.labelW + Math.round(3 * box.u);
   const w = Math.max(2, Math.round(3 * box.u));
   const yOf = (row) => at + (row - from) * band.rowH;
-  const split = Math.max(from, Math.min(band.to, s.promptLen));
+  const end = keptEnd(s, band);
+  const split = Math.max(from, Math.min(end, s.promptLen));
+  const found = Math.max(from, Math.min(split, s.kept?.found ?? 0));
   context.fillStyle = theme.pre;
-  if (split > from) context.fillRect(x, yOf(from), w, yOf(split) - yOf(from));
-  if (split >= band.to) return;
+  if (found > from) drawFound(context, s, x, w, yOf(from), yOf(found));
+  if (split > found) context.fillRect(x, yOf(found), w, yOf(split) - yOf(found));
+  if (split >= end) return;
   context.fillStyle = theme.dec;
   if (band.rowH < 4) {
-    context.fillRect(x + w / 2, yOf(split), Math.max(1, w / 2), yOf(band.to) - yOf(split));
+    context.fillRect(x + w / 2, yOf(split), Math.max(1, w / 2), yOf(end) - yOf(split));
     return;
   }
   const gap = Math.max(1.5, band.rowH * 0.28);
-  for (let row = split; row < band.to; row++) context.fillRect(x, yOf(row) + gap / 2, w, band.rowH - gap);
+  for (let row = split; row < end; row++) context.fillRect(x, yOf(row) + gap / 2, w, band.rowH - gap);
 }
 
 function drawLabels(context, s, band, from, at) {
@@ -199,12 +212,16 @@ function drawLabels(context, s, band, from, at) {
   if (band.rowH >= 6 * box.u) {
     const stride = Math.ceil((11.5 * box.u) / band.rowH);
     for (let row = Math.ceil(Math.floor(from) / stride) * stride; row < band.to; row += stride) {
-      const fresh = s.newRows > 0 && row >= s.rows - s.newRows;
+      const rejected = row >= keptEnd(s, band);
+      const fresh = s.newRows > 0 && row >= s.rows - s.newRows && !rejected;
       context.font = font(s, 11, fresh ? 650 : 400);
-      context.fillStyle = fresh ? theme.new : row < s.promptLen ? theme.mut : theme.text;
+      context.fillStyle = fresh ? theme.new : row < s.promptLen || rejected ? theme.mut : theme.text;
+      context.globalAlpha = s.kept?.evicted(row, row + 1).length ? 0.45 : 1;
       const y = at + (row + 0.5 - from) * band.rowH;
-      context.fillText(fitted(context, labelOf(s.textOf(row)), right - 4 * box.u), right, y);
+      const text = rejected ? s.kept.drafts[row - s.rows] ?? "" : s.textOf(row);
+      context.fillText(fitted(context, labelOf(text), right - 4 * box.u), right, y);
     }
+    context.globalAlpha = 1;
     return;
   }
   context.fillStyle = theme.mut;
@@ -216,7 +233,10 @@ function drawLabels(context, s, band, from, at) {
 function drawMiddleLabel(context, s, band, at, right) {
   const { box, theme } = s;
   const y = at + band.h / 2;
-  const lines = s.words.middle(band.to - band.from, band.rowH < 1 ? Math.round(1 / band.rowH) : 0);
+  const ranges = s.kept?.evicted(Math.ceil(band.from), Math.floor(band.to)) ?? [];
+  const evicted = ranges.reduce((sum, [first, stop]) => sum + stop - first, 0);
+  const per = band.rowH < 1 ? Math.round(1 / band.rowH) : 0;
+  const lines = s.words.middle(band.to - band.from - evicted, per, evicted);
   const lineH = 13 * box.u;
   if (band.h < lineH * (lines.length + 1)) lines.length = 1;
   lines.forEach((line, i) => {
@@ -376,45 +396,6 @@ function outlineCells(context, s, band, y) {
       const w = columns.span[layer] - columns.separator;
       context.strokeRect(box.x0 + columns.left[layer] + 0.5, top, w - 1, band.rowH - Math.round(2 * box.u) - 1);
     }
-  }
-  context.globalAlpha = 1;
-}
-
-/** The map at the right: the whole cache in its true proportions, and the blocks reserved beyond it. */
-function drawMinimap(context, s) {
-  const { box, theme, columns } = s;
-  const total = Math.max(s.rows, s.reservedRows, 1);
-  context.strokeStyle = theme.line;
-  context.lineWidth = 1;
-  context.strokeRect(box.miniX - 0.5, box.top - 0.5, box.miniW + 1, box.height + 1);
-  if (!s.rows) return;
-  const rowH = box.height / total;
-  context.save();
-  context.beginPath();
-  context.rect(box.miniX, box.top, box.miniW, s.rows * rowH);
-  context.clip();
-  context.fillStyle = theme.emptyCell;
-  context.fillRect(box.miniX, box.top, box.miniW, box.height);
-  if (s.pyramid && rowH < 8) {
-    context.translate(box.miniX, 0);
-    context.scale(box.miniW / columns.used, 1);
-    drawRows(context, s.pyramid, 0, s.rows, 0, box.top, rowH);
-  }
-  context.restore();
-  const split = Math.min(s.promptLen, s.rows);
-  context.fillStyle = theme.pre;
-  const edge = Math.max(2, Math.round(2 * box.u));
-  context.fillRect(box.miniX, box.top, edge, split * rowH);
-  context.fillStyle = theme.dec;
-  context.fillRect(box.miniX, box.top + split * rowH, edge, (s.rows - split) * rowH);
-  context.strokeStyle = theme.text;
-  context.lineWidth = Math.max(1, Math.round(1.5 * box.u));
-  for (const band of s.bands) {
-    if (band.kind !== "free" && band.kind !== "tail") continue;
-    const y = box.top + band.from * rowH;
-    const h = Math.max(3 * box.u, (band.to - band.from) * rowH);
-    context.globalAlpha = band.kind === "free" ? 1 : 0.55;
-    context.strokeRect(box.miniX - 0.5, Math.min(y, box.top + box.height - h), box.miniW + 1, h);
   }
   context.globalAlpha = 1;
 }

@@ -1,7 +1,7 @@
 // Words and numbers: the strings of one language, units, and the one sentence that says what has happened so far.
 //
 // Pure functions; the strings come from assets/locales. Sizes are in KiB, MiB, GiB; thousands have a thin space.
-import { isOver, layersOf, piecesAt, summaryAt } from "./run.mjs";
+import { isOver, layersOf, piecesAt, rowsAt, summaryAt } from "./run.mjs";
 
 /** Look-ups in one language. `t(key, params)` fills {name} places and takes "token" of [n|token|tokens] where n is 1; a
  * key without text shows itself. */
@@ -105,8 +105,10 @@ export function stageWords(words, none) {
     reserved: t("reserved"),
     rowless: (layer) => rowlessWords(layer, words),
     position: (row) => countOf(row),
-    middle: (count, per) => [
+    rejected: t("rejected"),
+    middle: (count, per, evicted) => [
       t(none ? "middle.positions" : "middle.rows", { n: countOf(count) }),
+      ...(evicted ? [t("middle.evicted", { n: countOf(evicted) })] : []),
       ...(per > 1 && !none ? [t("middle.pooled", { n: per })] : []),
     ],
   };
@@ -134,6 +136,16 @@ export function promptTokens(run) {
   return run.started.prompt_token_ids.reduce((sum, ids) => sum + ids.length, 0);
 }
 
+/** Rows of all sequences that were in the cache before the run. */
+function foundRows(run) {
+  return (run.started.found_len ?? []).reduce((sum, n) => sum + n, 0);
+}
+
+/** Prompt tokens that the model has to read: those whose rows are not there yet. */
+export function tokensToRead(run) {
+  return promptTokens(run) - foundRows(run);
+}
+
 /** The sentence for a prefix: {text, tone}. Tones: quiet, busy, plain, bad. An error, or why the run ended early, is
  * said in the frame's own words. */
 export function sentenceOf(run, cursor, words) {
@@ -149,7 +161,9 @@ export function sentenceOf(run, cursor, words) {
     return { text: t("say.error", params), tone: "bad" };
   }
   const reading = sum.ttftNs === null;
-  const story = reading ? readingSentence(run, k, cursor.ended, t) : storySentence(run, k, sum, t);
+  const told = reading ? readingSentence(run, k, cursor.ended, t) : storySentence(run, k, sum, t);
+  const found = foundRows(run);
+  const story = found ? `${told} ${t("say.found", { n: countOf(found) })}` : told;
   if (!cursor.ended) return { text: story, tone: reading ? "busy" : "plain" };
   const why = run.status?.state === "finished" ? run.status.text : null;
   if (why && why !== t("say.stopped")) return { text: `${story} ${why}`, tone: "plain" };
@@ -172,11 +186,11 @@ function statusSentence(run, t) {
 export function tokensRead(run, k) {
   let done = 0;
   for (let i = 0; i < k; i++) done += run.steps[i].num_new_tokens.reduce((a, n) => a + n, 0);
-  return Math.min(done, promptTokens(run));
+  return Math.min(done, tokensToRead(run));
 }
 
 function readingSentence(run, k, ended, t) {
-  const total = promptTokens(run);
+  const total = tokensToRead(run);
   const done = tokensRead(run, k);
   if (ended) return t("say.stopped_reading", { done: countOf(done), total: countOf(total) });
   const params = { done: countOf(done), total: countOf(total) };
@@ -184,7 +198,7 @@ function readingSentence(run, k, ended, t) {
 }
 
 function storySentence(run, k, sum, t) {
-  const tokens = countOf(promptTokens(run));
+  const tokens = countOf(tokensToRead(run));
   const ttft = secondsOf(sum.ttftNs);
   const none = run.started.settings.cache === "none";
   if (sum.secondNs === null) return t(none ? "say.first_none" : "say.first", { ttft, tokens });
@@ -192,20 +206,19 @@ function storySentence(run, k, sum, t) {
   const last = run.steps[k - 1];
   const again = countOf(last.num_new_tokens.reduce((a, n) => a + n, 0));
   const batch = run.started.settings.batch;
-  const step = countOf(run.columns[k - 1] - run.promptColumns + 1);
-  const params = { ttft, tokens, second, again, batch, n: countOf(sum.numTokens), step };
+  const params = { ttft, tokens, second, again, batch };
   if (none) return t("say.none", params);
   if (sum.ttftNs < 1.5 * sum.secondNs) return t("say.short", params);
-  return t(batch > 1 ? "say.both_batch" : "say.both", params);
+  const drafted = run.steps[run.tokenSteps[1]].drafted?.some((ids) => ids.length);
+  return t(drafted ? "say.both_drafted" : batch > 1 ? "say.both_batch" : "say.both", params);
 }
 
 /** One line for those who do not see the picture. */
 export function summaryText(run, cursor, sequence, words) {
   const { t } = words;
   if (!run?.started) return t("aria.empty");
-  const rows = cursor.k ? run.steps[cursor.k - 1].appended[sequence][1] : 0;
   return t("aria.matrix", {
-    rows: countOf(run.started.settings.cache === "none" ? 0 : rows),
+    rows: countOf(rowsAt(run, cursor.k)[sequence]),
     columns: run.numColumns,
     layers: layersOf(run.started).length,
     tokens: countOf(piecesAt(run, sequence, cursor.k)),

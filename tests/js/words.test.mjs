@@ -114,3 +114,21 @@ test("a text that turns the direction of what follows is seen; Arabic and emoji 
   assert.equal(turnsText("\u2067"), true);
   assert.equal(turnsText("\u0645\u0631 🙂 abc"), false);
 });
+
+test("rows that were found were not read, and are not billed for", () => {
+  const words = wordsOf(strings("en"), "en");
+  const run = runWith();
+  run.started.found_len = [1500];
+  const story = plain(sentenceOf(run, { k: 2 }, words).text);
+  assert.match(story, /^The first token took 2\.1 s because 400 tokens were read;/);
+  assert.match(story, /1 500 more prompt tokens were not read: their rows were in the cache before\.$/);
+  const begun = runWith({ steps: [], tokenSteps: [], started: run.started });
+  assert.match(plain(sentenceOf(begun, { k: 0 }, words).text), /reading all 400 .* 1 500 more/);
+});
+
+test("a second token that came with drafts is not said to be alone", () => {
+  const words = wordsOf(strings("en"), "en");
+  const run = runWith();
+  run.steps[1].drafted = [[7, 8]];
+  assert.match(plain(sentenceOf(run, { k: 2 }, words).text), /the second took 0\.020 s: the same pass also checked/);
+});

@@ -9,6 +9,7 @@ asked to stop), raise, memory, skip, print, end, wait:PATH (until that file is t
 Started with the word `die` it dies at once, with `no_torch` it cannot import torch.
 """
 
+import dataclasses
 import json
 import os
 import signal
@@ -55,6 +56,13 @@ def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
         time.sleep(0.002)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What of a run's options the fake takes."""
+
+    samples: str = "each"
+
+
 def generate(
     loaded: object,
     settings: RunSettings,
@@ -62,7 +70,7 @@ def generate(
     run_id: str,
     queued_ns: int,
     cancelled: Callable[[], bool],
-    samples: str = "each",
+    options: Options = Options(),
 ) -> Iterator[Event]:
     """A run of `steps` steps, rows and bytes as the toy model would have them."""
     script = json.loads(settings.prompts[0])
@@ -84,7 +92,7 @@ def generate(
         phase = "prefill" if step < pieces else "decode"
         token = ((step,), (f" t{step}",)) if step >= pieces - 1 else ((), ())
         yield forward(settings, step, phase, rows, new, prompt_len, *token)
-        if script.get("samples") and samples == "each":
+        if script.get("samples") and options.samples == "each":
             size = bytes([128]) * (new * TOY.num_columns)
             yield KVSample(step=step, sequence=0, first=rows, stop=rows + new, k=size, v=size)
         rows += new
@@ -220,9 +228,9 @@ def main() -> None:
     if mode == "die":
         os._exit(5)
     fakes = {
-        "viz_engine.engine.generate": types.SimpleNamespace(generate=generate),
-        "viz_engine.engine.load": types.SimpleNamespace(
-            load=load,
+        "viz_engine.engine.generate": types.SimpleNamespace(generate=generate, Options=Options),
+        "viz_engine.engine.load": types.SimpleNamespace(load=load),
+        "viz_engine.engine.device": types.SimpleNamespace(
             devices=lambda: ["cpu"],
             choose_device=lambda wanted: ("cpu", None),
             choose_dtype=lambda wanted, device: ("bfloat16", None),

@@ -21,12 +21,15 @@ from viz_engine.text import strings
 
 # Each file imports only from those before it.
 MODULES = (
+    "rows",
     "run",
     "player",
     "layout",
     "words",
     "feed",
     "matrix",
+    "gone",
+    "minimap",
     "ribbon",
     "chart",
     "stage",
@@ -43,6 +46,7 @@ MODULES = (
     "live_view",
 )
 RACE_MODULES = (
+    "rows",
     "run",
     "player",
     "race",
@@ -50,6 +54,8 @@ RACE_MODULES = (
     "words",
     "feed",
     "matrix",
+    "gone",
+    "minimap",
     "stage",
     "theme",
     "elements",
