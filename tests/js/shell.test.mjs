@@ -125,9 +125,10 @@ test("a run that cannot be drawn is said like one that cannot be read", () => {
 });
 
 test("a gap is told to the page that feeds, and nothing of that frame is taken", () => {
-  const view = visit();
+  const taken = [];
+  const view = visit({ took: (added) => taken.push(added) });
   view.rerun({ run_id: "a", frames: [frame([STARTED]), frame([FINISHED], { first: 7 })] });
-  assert.deepEqual(view.said, [["resume", 1]]);
+  assert.deepEqual([view.said, taken], [[["resume", 1]], [1]]);
   assert.equal(view.shell.store.finished, null);
   view.leave();
 });
