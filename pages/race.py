@@ -266,6 +266,7 @@ def lane_flops(spec: ModelSpec, dtype: str, prompt_len: int, new_tokens: int, ca
             num_columns=columns,
             prompt_columns=prompt_len,
             cached=cached,
+            chunk_len=0,
         ).flops
     return total
 

@@ -5,6 +5,7 @@ the tensors of transformers' own cache, the storages behind the rows.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from tests.support import architectures
 from tests.support.architectures import NAMED, NUM_STEPS, PIECE, TOLERANCE
 from viz_engine.engine import compatibility, generate
 from viz_engine.engine.cache import cache, slab
+from viz_engine.engine.compatibility import Probed
 from viz_engine.engine.load import Loaded
+from viz_engine.model.spec import ModelSpec
 from viz_engine.run import checks, cost
 from viz_engine.run.events import KVSample, StepFinished
 from viz_engine.run.log import RunLog
@@ -263,14 +266,39 @@ def test_weights_of_experts_are_not_guessed(
     assert log.steps[-1].weight_bytes_read is None
 
 
-def test_no_formula_stands_for_weights_that_were_counted(
-    made: Callable[[str], tuple[PreTrainedModel, Loaded]],
+@pytest.mark.parametrize(
+    ("model_type", "why"), [("falcon", "weights"), ("deepseek_v3", "layers"), ("jamba", "layers")]
+)
+def test_what_no_formula_stands_for_says_why(
+    made: Callable[[str], tuple[PreTrainedModel, Loaded]], model_type: str, why: str
 ) -> None:
-    log = run(made("gemma2")[1], batch=1, chunk_len=0)
+    log = run(made(model_type)[1], batch=1, chunk_len=0)
     with pytest.raises(ValueError, match="no formula"):
         cost.linear_flops(log.started.spec, num_tokens=1, num_logit_rows=1)
     assert log.step_cost(-1) is None
+    formula = next(part for part in log.started.parts if part.name == "formula")
+    assert not formula.on and formula.reason.key == f"part.formula.{why}"
+    assert "no text for" not in formula.reason.text("zh")
     assert RunLog.read(log.to_jsonl().encode()).events == log.events
+
+
+def test_a_formula_stands_only_for_the_model_that_was_loaded(
+    made: Callable[[str], tuple[PreTrainedModel, Loaded]],
+) -> None:
+    network, loaded = made("llama")
+    read = (loaded.weight_bytes_once, loaded.lookup_row_bytes)
+
+    def problem(spec: ModelSpec, probed: Probed = loaded.probed, read=read) -> str | None:
+        part = compatibility.check_formula(spec, network, probed, read)
+        return None if part.on else part.reason.key.removeprefix("part.formula.")
+
+    assert problem(loaded.spec) is None
+    assert problem(None) == "weights"
+    assert problem(replace(loaded.spec, weights=loaded.spec.weights[:-1])) == "held"
+    assert problem(loaded.spec, read=(read[0] - 4, read[1])) == "held"
+    assert problem(replace(loaded.spec, layers=loaded.spec.layers[:-1])) == "layers"
+    assert problem(loaded.spec, replace(loaded.probed, own_attention=False)) == "layers"
+    assert problem(loaded.spec, replace(loaded.probed, arguments=frozenset())) == "logits"
 
 
 def test_a_type_without_a_cache_runs_without_one_only(

@@ -139,7 +139,7 @@ def test_a_folder_on_disk_comes_before_the_hub(
     os.symlink(tiny_folder("qwen3"), tmp_path / "owner" / "mine")
     assert model_files.locate("owner/mine") == Path("owner/mine")
     spec = model_files.spec_of("owner/mine")
-    assert isinstance(spec, ModelSpec) and spec.qk_norm
+    assert isinstance(spec, ModelSpec) and spec.model_type == "qwen3"
 
 
 def test_progress_of_loading_has_a_text(tiny_folder: Callable[..., Path]) -> None:

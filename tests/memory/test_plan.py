@@ -14,7 +14,6 @@ from viz_engine.memory import deployment, plan, reserve
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config
 from viz_engine.model.config import ModelConfig
-from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost
 from viz_engine.text import UserError
 
@@ -104,7 +103,7 @@ def test_claim_19_fourteen_requests_outweigh_the_weights_of_a_72b() -> None:
 
 def test_claim_28_a_million_tokens_cost_memory_and_compute() -> None:
     assert cache_gib(80, 8, 1_000_000) == pytest.approx(305, abs=0.3)
-    spec = ModelSpec.from_config(config.preset_table()["llama-3.3-70b"]["config"], name="70B")
+    spec = config.preset("llama-3.3-70b").spec()
     attention = cost.attention_flops(spec, num_queries=1, context_len=1_000_000)
     linear = cost.linear_flops(spec, num_tokens=1, num_logit_rows=0)
     # a causal prompt attends to half of the square on average; one token at the end to all of it

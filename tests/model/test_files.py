@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from viz_engine.model import files, hub_config
-from viz_engine.model.spec import ModelSpec
 from viz_engine.run import checks
 from viz_engine.run.events import RunSettings
 from viz_engine.text import UserError
@@ -39,7 +38,7 @@ def test_a_broken_index_of_weights_is_refused_in_words(tmp_path: Path, index: st
 def test_a_number_of_layers_that_cannot_be_is_refused_by_name(value: object) -> None:
     config = files.DEFAULT_CONFIG | {"num_hidden_layers": value}
     with pytest.raises(UserError, match="num_hidden_layers"):
-        ModelSpec.from_config(config, name="toy")
+        files.described(config, "toy")
 
 
 @pytest.mark.parametrize("numbers", [{"seed": 10**23}, {"seed": -1}, {"stop_token_ids": (2**60,)}])

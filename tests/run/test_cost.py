@@ -1,17 +1,31 @@
 """FLOPs: cost.py = torch's own counter on the same steps."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.support import architectures
 from tests.support.flops import UNKNOWN
 from viz_engine.engine import generate
 from viz_engine.engine.load import Loaded
 from viz_engine.run import checks, cost
 from viz_engine.run.events import RunSettings, StepFinished
 from viz_engine.run.log import RunLog
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loaded]:
+    """type -> a tiny model of it, loaded; made once."""
+
+    @cache
+    def make(model_type: str) -> Loaded:
+        folder = tmp_path_factory.mktemp(model_type)
+        return architectures.load(architectures.build(model_type), folder)
+
+    return make
 
 
 def flops_of_steps(loaded: Loaded, settings: RunSettings) -> list[tuple[int, int]]:
@@ -45,6 +59,18 @@ def test_flops_equal_torchs_counter_at_every_step(
         warm_up=False,
     )
     pairs = flops_of_steps(tiny(family), settings)
+    assert [counted for counted, _ in pairs] == [predicted for _, predicted in pairs]
+
+
+@pytest.mark.parametrize(
+    "model_type", ["gpt2", "opt", "phi3", "gemma2", "cohere2", "mixtral", "qwen2_moe", "gpt_oss"]
+)
+@pytest.mark.parametrize("cache", ["full", "none"])
+def test_flops_equal_torchs_counter_for_types_that_a_config_describes(
+    described: Callable[[str], Loaded], model_type: str, cache: str
+) -> None:
+    settings = architectures.settings_of(2, chunk_len=10, cache=cache, new_tokens=4)
+    pairs = flops_of_steps(described(model_type), settings)
     assert [counted for counted, _ in pairs] == [predicted for _, predicted in pairs]
 
 

@@ -20,7 +20,7 @@ import pytest
 from tests.support import fake_engine
 from tests.support.child import SETTINGS, Child
 from tests.support.fake_engine import until
-from tests.support.specs import TOY
+from tests.support.specs import spec
 from viz_engine.paths import ROOT
 from viz_engine.run.codec import settings_to_dict, to_line
 from viz_engine.run.events import RunSettings
@@ -181,7 +181,7 @@ def test_a_long_prompt_in_one_piece_gets_the_time_that_it_needs() -> None:
     limits = []
     for settings in (SETTINGS, whole):
         run = Run("r", settings, None)
-        big = dataclasses.replace(TOY, hidden_size=4096, intermediate_size=16384)
+        big = spec(2, kv_heads=1, head_dim=4, hidden_size=4096, intermediate_size=16384)
         begun = fake_engine.started(settings, "r", 0, 8000)
         run.append(to_line(dataclasses.replace(begun, spec=big)))
         limits.append(watchdog.step_limit_s(run.log, float("inf")))

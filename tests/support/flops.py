@@ -1,4 +1,4 @@
-"""What torch's FLOP counter does not know of: this program's custom kernels."""
+"""What torch's FLOP counter does not know of: products of experts, and custom kernels."""
 
 import math
 
@@ -16,6 +16,11 @@ def _attend(query: list[int], key: list[int], value: list[int], *args: object, *
     return 2 * batch * heads * num_new * key[2] * (width + value[3])
 
 
-UNKNOWN = {}
+def _grouped(rows: list[int], weights: list[int], *args: object, **given: object) -> int:
+    """Of a mixture of experts: each row with the matrix of its expert, `[M, K]` x `[E, K, N]`."""
+    return 2 * rows[0] * weights[1] * weights[2]
+
+
+UNKNOWN = {torch.ops.aten._grouped_mm: _grouped}
 if build.load() is None:
-    UNKNOWN = {torch.ops.second_token.linear: _linear, torch.ops.second_token.attend: _attend}
+    UNKNOWN |= {torch.ops.second_token.linear: _linear, torch.ops.second_token.attend: _attend}

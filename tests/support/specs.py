@@ -1,28 +1,22 @@
 """Descriptions of models that nobody loads."""
 
-from viz_engine.model.spec import LayerSpec, ModelSpec
+from viz_engine.model import config, files
+from viz_engine.model.spec import ModelSpec
 
 
-def spec(layers: int = 30, kv_heads: int = 3, head_dim: int = 64, **changes: object) -> ModelSpec:
-    """The default model's sizes; others on request."""
-    values = {
-        "name": "test-model",
-        "model_type": "llama",
-        "layers": (LayerSpec(num_kv_heads=kv_heads, key_dim=head_dim, value_dim=head_dim),)
-        * layers,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_query_heads": 9,
+def spec(
+    layers: int = 30, kv_heads: int = 3, head_dim: int = 64, name: str = "test-model", **sizes: int
+) -> ModelSpec:
+    """The default model's sizes; others, by their keys of a config.json, on request."""
+    heads = 9 if 9 % kv_heads == 0 else kv_heads
+    asked = {
+        "num_hidden_layers": layers,
+        "num_key_value_heads": kv_heads,
+        "num_attention_heads": heads,
         "head_dim": head_dim,
-        "vocab_size": 49152,
-        "max_context_len": 65536,
-        "tied_embeddings": True,
-        "qkv_bias": False,
-        "output_bias": False,
-        "mlp_bias": False,
-        "qk_norm": False,
+        "max_position_embeddings": 65536,
     }
-    return ModelSpec(**(values | changes))
+    return config.read(files.DEFAULT_CONFIG | asked | sizes).spec(name)
 
 
 # Two layers of one KV head: a row is two cells.
@@ -33,7 +27,7 @@ TOY = spec(
     name="toy",
     hidden_size=8,
     intermediate_size=16,
-    num_query_heads=2,
+    num_attention_heads=2,
     vocab_size=32,
-    max_context_len=8192,
+    max_position_embeddings=8192,
 )

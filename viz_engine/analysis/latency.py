@@ -44,6 +44,7 @@ def prefill_cost(
             num_columns=stop,
             prompt_columns=columns,
             cached=True,
+            chunk_len=chunk_len,
         )
         for new, stop in prefill_pieces(columns, chunk_len)
     ]
@@ -59,14 +60,14 @@ def decode_cost(spec: ModelSpec, dtype: str, *, columns: int, batch: int) -> cos
         num_columns=columns,
         prompt_columns=columns,
         cached=True,
+        chunk_len=0,
     )
 
 
 def least(ceilings: Ceilings, started: RunStarted, here: cost.StepCost) -> Predicted | None:
     """The least time of a step: its FLOPs at the run's rate, its bytes at the bandwidth."""
     rate = roofline.rate_of(ceilings, started)
-    num_bytes = here.weight_bytes_read + here.kv_bytes_read + here.kv_bytes_written
-    return roofline.predict(ceilings, rate, flops=here.flops, num_bytes=num_bytes)
+    return roofline.predict(ceilings, rate, flops=here.flops, num_bytes=here.num_bytes)
 
 
 def predicted_ttft_s(
@@ -253,6 +254,8 @@ def decode_splits(result: SweepResult) -> list[DecodeSplit]:
             )
         except (KeyError, ValueError):
             return []
+        if here.weight_bytes_read is None:  # experts chosen by token
+            return []
         bandwidth = ceilings.bandwidth.per_s
         predicted = least(ceilings, started, here)
         found.append(
@@ -322,6 +325,8 @@ def overtake(result: SweepResult) -> Overtake | None:
         row = cost.row_bytes(spec, dtype)
         here = decode_cost(spec, dtype, columns=1, batch=1)
     except (KeyError, ValueError):
+        return None
+    if here.weight_bytes_read is None:
         return None
     found = residual(result)
     share = found.share if found is not None else None
@@ -454,10 +459,7 @@ def _prefill_token(started: RunStarted, point: Point, seconds: float) -> TokenCo
         )
     except (KeyError, ValueError):
         return TokenCost(seconds=seconds, num_bytes=None, flops=None)
-    tokens = point.columns * point.batch
-    return TokenCost(
-        seconds=seconds, num_bytes=_moved(pieces) / tokens, flops=_flops(pieces) / tokens
-    )
+    return _token_cost(seconds, pieces, point.columns * point.batch)
 
 
 def _decode_token(started: RunStarted, point: Point, seconds: float) -> TokenCost:
@@ -469,17 +471,17 @@ def _decode_token(started: RunStarted, point: Point, seconds: float) -> TokenCos
         )
     except (KeyError, ValueError):
         return TokenCost(seconds=seconds, num_bytes=None, flops=None)
+    return _token_cost(seconds, [step], point.batch)
+
+
+def _token_cost(seconds: float, steps: Sequence[cost.StepCost], num: int) -> TokenCost:
+    """The share of each of `num` tokens in some steps."""
+    moved = [one.num_bytes for one in steps]
     return TokenCost(
-        seconds=seconds, num_bytes=_moved([step]) / point.batch, flops=step.flops / point.batch
+        seconds=seconds,
+        num_bytes=None if None in moved else sum(moved) / num,
+        flops=sum(one.flops for one in steps) / num,
     )
-
-
-def _moved(costs: Sequence[cost.StepCost]) -> int:
-    return sum(c.weight_bytes_read + c.kv_bytes_read + c.kv_bytes_written for c in costs)
-
-
-def _flops(costs: Sequence[cost.StepCost]) -> int:
-    return sum(c.flops for c in costs)
 
 
 def _batch_at(ratios: dict[int, float], ratio: float) -> float | None:

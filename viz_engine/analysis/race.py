@@ -286,10 +286,11 @@ def growth(spec: ModelSpec, lengths: Sequence[int], *, cached: bool) -> list[Gro
     found = []
     for n in lengths:
         columns = n * (n + 1) // 2
-        pairs = columns if cached else n * (n + 1) * (2 * n + 1) // 6
-        fed = n if cached else columns
-        linear = cost.linear_flops(spec, num_tokens=fed, num_logit_rows=n)
-        attention = cost.attention_flops(spec, num_queries=1, context_len=pairs)
+        linear = cost.linear_flops(spec, num_tokens=n if cached else columns, num_logit_rows=n)
+        attention = sum(
+            flops * (cost.num_pairs(n, window) if cached else n * (n + 1) * (2 * n + 1) // 6)
+            for flops, window in cost.pair_flops(spec)
+        )
         found.append(Growth(num_tokens=n, linear=linear, attention=attention))
     return found
 
@@ -312,11 +313,13 @@ def growth_law(spec: ModelSpec, *, cached: bool) -> GrowthLaw:
     """With W weights in the layers' matrices, H in the output matrix, A = 4 x layers x query width:
     without a cache `sum of (2 W t + 2 H + A t^2)` leads with `W n^2 + (A / 3) n^3`; with one
     `sum of (2 (W + H) + A t)` with `2 (W + H) n + (A / 2) n^2`. Raises ValueError for a type
-    without a formula."""
-    per_query = 4 * spec.num_layers * spec.query_elements
-    layers = spec.num_layer_matmul_weights
+    without a formula, and with windows, whose part of attention grows as the linear layers do."""
+    if any(window for _, window in cost.pair_flops(spec)):
+        raise ValueError("no law of two terms for layers with a window")
+    per_query = sum(flops for flops, _ in cost.pair_flops(spec))
+    layers = cost.matmul_weights(spec)
     if cached:
-        return GrowthLaw(a=2 * (layers + spec.num_head_weights), b=per_query / 2, power=1)
+        return GrowthLaw(a=2 * (layers + cost.head_weights(spec)), b=per_query / 2, power=1)
     return GrowthLaw(a=layers, b=per_query / 3, power=2)
 
 

@@ -21,6 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from viz_engine.engine.cache.cache import KVCache, held_tensors, state_tensors
 from viz_engine.engine.kernels.attention import ATTENTION
 from viz_engine.model.spec import LayerSpec, ModelSpec
+from viz_engine.run import cost
 from viz_engine.run.events import EnginePart
 from viz_engine.text import Message, UserError
 
@@ -162,9 +163,47 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
 
 
+def check_formula(
+    described: ModelSpec | None,
+    network: PreTrainedModel,
+    probed: Probed,
+    weight_bytes: tuple[int | None, int],  # read once, whatever is fed, and for each token
+) -> EnginePart:
+    """Whether FLOPs and bytes of steps can be foretold: only of a model that is what its config
+    describes, to the number, and whose layers and logits are those that `cost.py` counts."""
+    why = _formula_problem(described, network, probed, weight_bytes)
+    key = "part.formula" if why is None else f"part.formula.{why}"
+    params = {"model_type": network.config.model_type}
+    return EnginePart(name="formula", on=why is None, reason=Message(key=key, params=params))
+
+
+def _formula_problem(
+    described: ModelSpec | None,
+    network: PreTrainedModel,
+    probed: Probed,
+    weight_bytes: tuple[int | None, int],
+) -> str | None:
+    if described is None:
+        return "weights"
+    if described.uncounted:
+        return described.uncounted
+    if described.num_parameters != sum(p.numel() for p in network.parameters()):
+        return "held"
+    if described.layers != probed.layers or probed.theirs or not probed.own_attention:
+        return "layers"
+    if "logits_to_keep" not in probed.arguments:
+        return "logits"
+    size, (once, lookup) = network.dtype.itemsize, weight_bytes
+    foretold = cost.weight_reads(described, 0)
+    if cost.lookup_weights(described) * size != lookup:
+        return "held"
+    if once != (None if foretold is None else foretold * size):
+        return "held"
+    return None
+
+
 def describe(network: PreTrainedModel, layers: tuple[LayerSpec, ...], name: str) -> ModelSpec:
-    """The spec of a model whose type no formula describes: its layers observed, its weights
-    counted."""
+    """The spec of a model for which no formula stands: its layers observed, its weights counted."""
     config = network.config.get_text_config(decoder=True)
     limits = [limit for key in LIMITS if (limit := _number(config, key) or 0) > 0]
     table = network.get_input_embeddings().weight
@@ -173,16 +212,10 @@ def describe(network: PreTrainedModel, layers: tuple[LayerSpec, ...], name: str)
         model_type=network.config.model_type,
         layers=layers,
         hidden_size=_number(config, "hidden_size") or table.shape[1],
-        intermediate_size=_number(config, "intermediate_size"),
         num_query_heads=_number(config, "num_attention_heads"),
         head_dim=_number(config, "head_dim"),
         vocab_size=table.shape[0],
         max_context_len=limits[0] if limits else None,
-        tied_embeddings=table is network.get_output_embeddings().weight,
-        qkv_bias=False,
-        output_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
         counted_parameters=sum(p.numel() for p in network.parameters()),
     )
 

@@ -13,7 +13,14 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from viz_engine.engine.compatibility import Probed, check_served, describe, first_line, probe
+from viz_engine.engine.compatibility import (
+    Probed,
+    check_formula,
+    check_served,
+    describe,
+    first_line,
+    probe,
+)
 from viz_engine.engine.convert import fetch
 from viz_engine.engine.device import (
     DTYPES,
@@ -29,7 +36,7 @@ from viz_engine.engine.kernels.threads import Threads
 from viz_engine.engine.trace import Traced
 from viz_engine.model import files as model_files
 from viz_engine.model.formats import element_bytes
-from viz_engine.model.spec import ModelSpec, has_formula
+from viz_engine.model.spec import ModelSpec
 from viz_engine.model.tokenizer import PromptTokenizer
 from viz_engine.paths import read_file
 from viz_engine.run import checks, machine
@@ -85,8 +92,8 @@ def load(
     config = model_files.check_folder(folder)
     check_served(config)
     name = model_files.display_name(model)
-    spec = ModelSpec.from_config(config, name=name) if has_formula(config) else None
-    num_weights = spec.num_parameters if spec else model_files.num_weights(folder)
+    described = model_files.described(config, name)
+    num_weights = described.num_parameters if described else model_files.num_weights(folder)
     weights = checks.Footprint(
         weight_bytes=num_weights * element_bytes(chosen_dtype),
         kv_reserved_bytes=0,
@@ -96,10 +103,10 @@ def load(
     progress(Message(key="progress.loading", params={"model": name}), None)
     tokenizer = PromptTokenizer.load(folder)
     network = _load_network(folder, chosen_device, chosen_dtype, weights.weight_bytes)
-    if spec and (held := sum(p.numel() for p in network.parameters())) != spec.num_parameters:
-        raise UserError("error.model_sizes", held=held, expected=spec.num_parameters)
     probed = probe(network)
-    spec = spec or describe(network, probed.layers, name)
+    once, lookup = count_weights(network)
+    formula = check_formula(described, network, probed, (once, lookup))
+    spec = described if formula.on else describe(network, probed.layers, name)
     reasons = [device_reason, dtype_reason]
     if model == model_files.DEFAULT_MODEL:
         reasons.append(Message(key="reason.dequantised"))
@@ -107,7 +114,6 @@ def load(
     matmuls = linear.choose(network, chosen_device, wide)
     norms = norm.choose(network, chosen_device, wide)
     reading = _choose_attention(probed, spec, chosen_device, wide, matmuls.prefill_in_float32)
-    once, lookup = count_weights(network)
     return Loaded(
         name=model,
         model=network,
@@ -117,7 +123,7 @@ def load(
         dtype=chosen_dtype,
         hardware=describe_device(chosen_device),
         reasons=tuple(reasons),
-        parts=(*probed.parts, *reading, norms, *matmuls.parts),
+        parts=(*probed.parts, *reading, norms, *matmuls.parts, formula),
         probed=probed,
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
         pad_token_id=_pad_token_id(config, tokenizer, spec.vocab_size),

@@ -10,7 +10,7 @@ Try it: `python -c "from viz_engine.model import config; print(config.preset('gp
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from viz_engine.model import config_keys, formats, layer_kinds, layer_sizes, quantization, weights
@@ -24,7 +24,7 @@ from viz_engine.model.config_keys import (
     Derivation,
     Keys,
 )
-from viz_engine.model.spec import LayerSpec
+from viz_engine.model.spec import LayerSpec, ModelSpec, WeightGroup
 from viz_engine.paths import ASSETS
 from viz_engine.text import Message, UserError
 
@@ -57,7 +57,7 @@ class ModelConfig:
     max_context_len: int | None  # None: the file names none
     dtype: str  # of weights and cache unless asked otherwise: a name in formats.CACHES
     recurrent_format: str  # of the recurrent part of a state where an engine follows the config
-    weights: tuple[weights.WeightGroup, ...] | None  # None: the file does not say enough
+    weights: tuple[WeightGroup, ...] | None  # None: the file does not say enough
     stored: quantization.Stored | None  # how they are released; None: in `dtype`
     mlp_width: int  # of the widest MLP that a token passes through
     rope_cache_numbers: int  # cos and sin for every position, which engines hold beside the weights
@@ -85,6 +85,21 @@ class ModelConfig:
         if not formats.is_auto(name) or self.stored is None:
             return bits
         return self.stored.bits if self.weights is None else weights.mean_bits(self.weights, bits)
+
+    def spec(self, name: str = "") -> ModelSpec:
+        """What a run has to know of it, as the engine loads it: every weight in one type."""
+        plain = self.weights and tuple(replace(g, stored_bits=None) for g in self.weights)
+        return ModelSpec(
+            name=name or self.name,
+            model_type=self.model_type,
+            layers=self.layers,
+            hidden_size=self.hidden_size,
+            num_query_heads=self.num_query_heads,
+            head_dim=self.head_dim,
+            vocab_size=self.vocab_size or 0,
+            max_context_len=self.max_context_len,
+            weights=plain,
+        )
 
     def derivation(self, field: str) -> Derivation | None:
         """Where a size came from."""
@@ -150,6 +165,35 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         warnings=tuple(warnings),
     )
     return found
+
+
+def describes_weights(model_type: object) -> bool:
+    """Whether the weights of a type are described here: compared with transformers' own, for every
+    type that it has (tests/model/test_config_oracle.py)."""
+    return bool(config_keys.class_defaults().get(str(model_type), {}).get("weights_described"))
+
+
+def weights_of_schema_1(spec: Mapping[str, object]) -> tuple[WeightGroup, ...]:
+    """The weights of a model of the Llama family, of which older records say sizes and biases.
+    Raises UserError where they contradict each other, KeyError where one is missing."""
+    qwen2 = spec["model_type"] == "qwen2"
+    found = read(
+        {
+            "model_type": spec["model_type"],
+            "num_hidden_layers": len(spec["layers"]),
+            "hidden_size": spec["hidden_size"],
+            "intermediate_size": spec["intermediate_size"],
+            "num_attention_heads": spec["num_query_heads"],
+            "num_key_value_heads": spec["layers"][0]["num_kv_heads"],
+            "head_dim": spec["head_dim"],
+            "vocab_size": spec["vocab_size"],
+            "tie_word_embeddings": spec["tied_embeddings"],
+            "attention_bias": spec["qkv_bias"] and not qwen2,
+            "mlp_bias": spec["mlp_bias"],
+            "sliding_window": None,
+        }
+    )
+    return found.weights or ()
 
 
 def _language_part(config: Mapping[str, object]) -> Mapping[str, object]:

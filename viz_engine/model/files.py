@@ -13,7 +13,8 @@ import math
 import re
 from pathlib import Path
 
-from viz_engine.model.spec import ModelSpec, has_formula
+from viz_engine.model import config as model_config
+from viz_engine.model.spec import ModelSpec
 from viz_engine.paths import cache_folder, read_file
 from viz_engine.text import UserError
 
@@ -75,13 +76,17 @@ def spec_of(model: str) -> ModelSpec | None:
     """
     folder = locate(model)
     if folder is not None:
-        config = check_folder(folder)
-        return (
-            ModelSpec.from_config(config, name=display_name(model)) if has_formula(config) else None
-        )
-    if model == DEFAULT_MODEL:
-        return ModelSpec.from_config(DEFAULT_CONFIG, name=DEFAULT_MODEL)
-    return None
+        found = described(check_folder(folder), display_name(model))
+        return None if found is None or found.uncounted else found
+    return described(DEFAULT_CONFIG, DEFAULT_MODEL) if model == DEFAULT_MODEL else None
+
+
+def described(config: dict[str, object], name: str) -> ModelSpec | None:
+    """The sizes of a model of whose type the weights are described, else None. Raises UserError
+    where the config has no usable number for one of them."""
+    if not model_config.describes_weights(config.get("model_type")):
+        return None
+    return model_config.read(config).spec(name)
 
 
 def display_name(model: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from viz_engine.model.config_keys import whole
 from viz_engine.model.formats import FORMATS
-from viz_engine.model.weights import WeightGroup
+from viz_engine.model.spec import WeightGroup
 from viz_engine.text import Message
 
 KEYS = ("quantization_config", "compression_config")

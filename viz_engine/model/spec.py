@@ -1,19 +1,17 @@
-"""ModelSpec: the sizes of a model's layers, of what each keeps from token to token, of its weights.
+"""What a model is, in numbers: what each layer keeps from token to token, what its weights are.
 
-Of the Llama family (llama, mistral, qwen2, qwen3; all layers with full attention) config.json says
-all of it. Of any other type the loaded model is asked (`engine/compatibility.py`); its weights are
-then counted and no formula stands for them. It knows nothing of dtypes, batches or time.
+`config.read` makes it of a config.json; where that does not describe the weights, or a loaded model
+turns out otherwise, the loaded model is asked (`engine/compatibility.py`), and no formula stands
+for its weights. It knows nothing of dtypes, batches or time.
 
-Try it: `python -c "import json; from viz_engine.model.spec import ModelSpec; \
-print(ModelSpec.from_config(json.load(open('config.json')), name='mine'))"`
+Try it: `python -c "from viz_engine.model import config; print(config.preset('gpt2').spec())"`
 """
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 
-from viz_engine.text import UserError
-
-LLAMA_FAMILY = ("llama", "mistral", "qwen2", "qwen3")
+COUNTED_KINDS = ("full", "sliding", "chunked")  # layers whose steps `run/cost.py` can count
+CHOOSERS = ("mlp.router", "mlp.shared_gate")  # small matrices that weigh experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +47,11 @@ class LayerSpec:
         """Numbers that one position stores in this layer, K and V together."""
         return self.num_kv_heads * (self.key_dim + self.value_dim)
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps anything of constant size."""
+        return bool(self.state_bytes or self.conv_elements or self.recurrent_elements)
+
     def num_kept(self, num_columns: int) -> int:
         """Rows in use after `num_columns` columns: with a window, those that the next query can
         see."""
@@ -56,28 +59,74 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """The sizes of a decoder. Lengths in tokens, sizes in elements.
+class WeightGroup:
+    """`count` tensors of one shape. `active` of them take part in one token (all but the experts
+    it is not routed to). `split`: how tensor parallel shares one: "tensor" (an equal part),
+    "vocab" (rows padded to 64 first), "heads" (`kv_numbers` of it belong to `kv_heads` heads, of
+    which a rank holds at least one), "none" (whole on every rank)."""
 
-    With `counted_parameters` the weights were counted in the loaded model; what a formula would
-    make of them raises ValueError.
-    """
+    name: str
+    shape: tuple[int, ...]
+    count: int = 1
+    active: int | None = None
+    split: str = "tensor"
+    kv_heads: int = 0
+    kv_numbers: int = 0
+    looked_up: bool = False  # a table of which a token reads one row
+    stored_bits: float | None = None  # of a weight as released; None: the model's own type
+    per_layer: bool = True
+
+    @property
+    def size(self) -> int:
+        """Numbers in one tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def num_weights(self) -> int:
+        return self.size * self.count
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is a matrix: each token of a forward is multiplied with it."""
+        return len(self.shape) > 1 and not self.looked_up
+
+    @property
+    def stays_wide(self) -> bool:
+        """Whether quantising servers leave it in 16 bits: no matrix of a layer, or one that
+        chooses."""
+        return len(self.shape) == 1 or self.split == "vocab" or self.name in CHOOSERS
+
+    @property
+    def num_active(self) -> int:
+        return self.size * (self.count if self.active is None else self.active)
+
+    def rank_size(self, tp: int) -> int:
+        """Numbers of one tensor on one of `tp` ranks."""
+        if self.split == "none" or tp == 1 and self.split != "vocab":
+            return self.size
+        if self.split == "vocab":
+            rows = -(-self.shape[0] // 64) * 64
+            return -(-rows // tp) * math.prod(self.shape[1:])
+        if self.split == "heads":
+            held = max(1, -(-self.kv_heads // tp))
+            return -(-(self.size - self.kv_numbers) // tp) + self.kv_numbers // self.kv_heads * held
+        return -(-self.size // tp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """The sizes of a decoder. Lengths in tokens, sizes in elements."""
 
     name: str
     model_type: str
     layers: tuple[LayerSpec, ...]
     hidden_size: int
-    intermediate_size: int | None
     num_query_heads: int | None
     head_dim: int | None
     vocab_size: int
     max_context_len: int | None  # None: no limit
-    tied_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
-    counted_parameters: int | None = None
+    weights: tuple[WeightGroup, ...] | None = None  # None: no config describes them
+    counted_parameters: int | None = None  # in the loaded model, where no config describes them
 
     @property
     def num_layers(self) -> int:
@@ -94,100 +143,17 @@ class ModelSpec:
         return sum(layer.row_elements for layer in self.layers)
 
     @property
-    def query_elements(self) -> int:
-        """Width of all query heads of a layer together."""
-        self._need_formula()
-        return self.num_query_heads * self.head_dim
-
-    @property
-    def num_layer_matmul_weights(self) -> int:
-        """Weights of all layers that take part in a matrix product, once for each token."""
-        attention = sum(
-            self.hidden_size * (self.query_elements + layer.row_elements)
-            + self.query_elements * self.hidden_size
-            for layer in self.layers
-        )
-        return attention + self.num_layers * 3 * self.hidden_size * self.intermediate_size
-
-    @property
-    def num_layer_other_weights(self) -> int:
-        """Norms and biases of all layers and the last norm."""
-        self._need_formula()
-        total = self.num_layers * 2 * self.hidden_size + self.hidden_size
-        for layer in self.layers:
-            total += self.qkv_bias * (self.query_elements + layer.row_elements)
-            total += self.qk_norm * 2 * self.head_dim
-        total += self.num_layers * self.output_bias * self.hidden_size
-        total += self.num_layers * self.mlp_bias * (2 * self.intermediate_size + self.hidden_size)
-        return total
-
-    @property
-    def num_head_weights(self) -> int:
-        """The output matrix, `[vocab, hidden]`: the embedding table again where they are tied."""
-        return self.vocab_size * self.hidden_size
-
-    @property
     def num_parameters(self) -> int:
         """All weights held, a tied table once."""
-        if self.counted_parameters is not None:
-            return self.counted_parameters
-        tables = self.num_head_weights * (1 if self.tied_embeddings else 2)
-        return tables + self.num_layer_matmul_weights + self.num_layer_other_weights
+        if self.weights is None:
+            return self.counted_parameters or 0
+        return sum(group.num_weights for group in self.weights)
 
-    def _need_formula(self) -> None:
-        if self.counted_parameters is not None:
-            raise ValueError(f"no formula for the weights of the type {self.model_type}")
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, object], *, name: str) -> "ModelSpec":
-        """Read the config of a model that `has_formula`. Raises UserError that names the key that
-        it cannot read."""
-        model_type = str(config.get("model_type"))
-
-        def number(key: str, default: int | None = None, most: int = 2**31) -> int:
-            value = config.get(key)
-            value = default if value is None else value
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                raise UserError("error.config_key", key=key)
-            return value
-
-        heads = number("num_attention_heads")
-        head_dim = number("head_dim", number("hidden_size") // heads)
-        layer = LayerSpec(
-            num_kv_heads=number("num_key_value_heads", heads), key_dim=head_dim, value_dim=head_dim
-        )
-        attention_bias = bool(config.get("attention_bias"))
-        return cls(
-            name=name,
-            model_type=model_type,
-            layers=(layer,) * number("num_hidden_layers", most=2000),
-            hidden_size=number("hidden_size"),
-            intermediate_size=number("intermediate_size"),
-            num_query_heads=heads,
-            head_dim=head_dim,
-            vocab_size=number("vocab_size"),
-            max_context_len=number("max_position_embeddings"),
-            tied_embeddings=bool(config.get("tie_word_embeddings")),
-            qkv_bias=attention_bias or model_type == "qwen2",
-            output_bias=attention_bias and model_type in ("llama", "qwen3"),
-            mlp_bias=bool(config.get("mlp_bias")) and model_type == "llama",
-            qk_norm=model_type == "qwen3",
-        )
-
-
-def has_formula(config: Mapping[str, object]) -> bool:
-    """Whether config.json alone says all sizes: the Llama family without a window."""
-    return config.get("model_type") in LLAMA_FAMILY and not _uses_window(config)
-
-
-def _uses_window(config: Mapping[str, object]) -> bool:
-    """Whether any layer attends to a window only. Qwen configs name a window that is switched
-    off."""
-    layer_types = config.get("layer_types")
-    if isinstance(layer_types, list):
-        return any(kind != "full_attention" for kind in layer_types)
-    # Mistral's configuration class has a window where config.json does not speak of one.
-    default = 4096 if config.get("model_type") == "mistral" else None
-    if config.get("sliding_window", default) is None:
-        return False
-    return bool(config.get("use_sliding_window", config.get("model_type") == "mistral"))
+    @property
+    def uncounted(self) -> str | None:
+        """Why no formula tells what a step costs: "weights" (nothing describes them) or "layers"
+        (one of a kind whose steps are not counted). None: it does."""
+        if self.weights is None or self.num_query_heads is None:
+            return "weights"
+        counted = all(x.kind in COUNTED_KINDS and not x.keeps_state for x in self.layers)
+        return None if counted else "layers"

@@ -7,63 +7,12 @@ caches.
 Try it: `python -m viz_engine size --model qwen3-32b --context 1 --tp 2 --engine vllm`
 """
 
-import math
 from collections import Counter
-from dataclasses import dataclass
 
 from viz_engine.model.config_keys import FFN, HEADS, VOCAB, Keys, whole
-from viz_engine.model.spec import LayerSpec
+from viz_engine.model.spec import LayerSpec, WeightGroup
 
 MIB = 1024**2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightGroup:
-    """`count` tensors of one shape. `active` of them take part in one token (all but the experts
-    it is not routed to). `split`: how tensor parallel shares one: "tensor" (an equal part),
-    "vocab" (rows padded to 64 first), "heads" (`kv_numbers` of it belong to `kv_heads` heads, of
-    which a rank holds at least one), "none" (whole on every rank)."""
-
-    name: str
-    shape: tuple[int, ...]
-    count: int = 1
-    active: int | None = None
-    split: str = "tensor"
-    kv_heads: int = 0
-    kv_numbers: int = 0
-    looked_up: bool = False  # a table of which a token reads one row
-    stored_bits: float | None = None  # of a weight as released; None: the model's own type
-    per_layer: bool = True
-
-    @property
-    def size(self) -> int:
-        """Numbers in one tensor."""
-        return math.prod(self.shape)
-
-    @property
-    def num_weights(self) -> int:
-        return self.size * self.count
-
-    @property
-    def stays_wide(self) -> bool:
-        """Whether quantising servers leave it in 16 bits: no matrix of a layer."""
-        return len(self.shape) == 1 or self.split == "vocab" or "router" in self.name
-
-    @property
-    def num_active(self) -> int:
-        return self.size * (self.count if self.active is None else self.active)
-
-    def rank_size(self, tp: int) -> int:
-        """Numbers of one tensor on one of `tp` ranks."""
-        if self.split == "none" or tp == 1 and self.split != "vocab":
-            return self.size
-        if self.split == "vocab":
-            rows = -(-self.shape[0] // 64) * 64
-            return -(-rows // tp) * math.prod(self.shape[1:])
-        if self.split == "heads":
-            held = max(1, -(-self.kv_heads // tp))
-            return -(-(self.size - self.kv_numbers) // tp) + self.kv_numbers // self.kv_heads * held
-        return -(-self.size // tp)
 
 
 def file_bytes(num_parameters: int, bits: float) -> int:
@@ -416,7 +365,9 @@ def _mlps(keys: Keys, num_layers: int, hidden: int, bias: bool) -> list[WeightGr
             WeightGroup(name="mlp.shared_down", shape=(shared, hidden), count=sparse),
         ]
         if gate:
-            found.append(_vector("mlp.shared_gate", hidden, sparse))
+            found.append(
+                WeightGroup(name="mlp.shared_gate", shape=(hidden, 1), count=sparse, split="none")
+            )
     return found
 
 

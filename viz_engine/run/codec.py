@@ -17,6 +17,7 @@ from functools import cache
 
 import msgspec
 
+from viz_engine.model.config import weights_of_schema_1
 from viz_engine.run.events import KINDS, MAX_INT, Event, RunSettings
 from viz_engine.text import UserError
 
@@ -102,6 +103,9 @@ _MISSING = re.compile(r"^Object missing required field `(\w+)`")
 
 
 def _read(cls: type, data: object, where: str) -> typing.Any:
+    spec = data.get("spec") if isinstance(data, dict) and "spec" in _field_types(cls) else None
+    if isinstance(spec, dict):
+        data = data | {"spec": _with_weights(spec, f"{where}.spec")}
     error = ""
     try:
         return _build(cls, msgspec.convert(data, _shape(cls)))
@@ -112,6 +116,17 @@ def _read(cls: type, data: object, where: str) -> typing.Any:
     except (msgspec.ValidationError, RecursionError) as caught:
         error = str(caught)
     raise UserError("error.file_field", field=where + _path(error))
+
+
+def _with_weights(spec: Mapping[str, object], where: str) -> Mapping[str, object]:
+    """A spec of schema 1 says sizes and biases where later ones list the weights."""
+    if "weights" in spec or spec.get("counted_parameters") is not None:
+        return spec
+    try:
+        found = weights_of_schema_1(spec)
+    except (UserError, KeyError, IndexError, TypeError):
+        raise UserError("error.file_field", field=f"{where}.weights") from None
+    return {**spec, "weights": json.loads(_ENCODER.encode(found))}
 
 
 def _path(error: str) -> str:

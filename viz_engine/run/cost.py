@@ -1,27 +1,33 @@
 """FLOPs and bytes of one step: the only formulas of the project, used by every page.
 
-Predictions only: nothing here looks at a tensor, a clock or a run. What the engine counts must
-equal what stands here, to the byte (tests/engine/test_bytes.py), and the FLOPs must equal torch's
-own counter.
+Of a loaded model (`ModelSpec`) or of one that only a config describes (`ModelConfig`): its layers
+and groups of weights are all they ask for. Predictions only: nothing here looks at a tensor, a
+clock or a run. What the engine counts must equal what stands here, to the byte
+(tests/engine/test_bytes.py), and the FLOPs must equal torch's own counter.
 
 Try it: `python -c "from viz_engine.run import cost; print(cost.block_columns(600))"`
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from viz_engine.model.config import ModelConfig
 from viz_engine.model.formats import element_bytes
 from viz_engine.model.spec import LayerSpec, ModelSpec
 
 BLOCK_LEN = 256  # positions reserved together
+SLACK = BLOCK_LEN // 2  # positions that a window has to slide in
+Model = ModelSpec | ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """What one forward costs: FLOPs by kind, bytes by kind. All of it predicted."""
+    """What one forward costs: FLOPs by kind, bytes by kind. All of it predicted.
+    `weight_bytes_read` is None where experts are chosen by token."""
 
     linear_flops: int
     attention_flops: int
-    weight_bytes_read: int
+    weight_bytes_read: int | None
     kv_bytes_read: int
     kv_bytes_written: int
     kv_live_bytes: int
@@ -31,16 +37,120 @@ class StepCost:
     def flops(self) -> int:
         return self.linear_flops + self.attention_flops
 
+    @property
+    def num_bytes(self) -> int | None:
+        """All that is read or written; None where a part is not known."""
+        if self.weight_bytes_read is None:
+            return None
+        return self.weight_bytes_read + self.kv_bytes_read + self.kv_bytes_written
 
-def row_bytes(spec: ModelSpec, dtype: str) -> int:
-    """Bytes of one position of one sequence in all layers:
-    `sum over layers of kv_heads x (key_dim + value_dim), x element size`."""
-    return spec.row_elements * element_bytes(dtype)
+
+# ---- weights -------------------------------------------------------------------------------------
+
+
+def matmul_weights(model: Model) -> int:
+    """Weights of all layers that a token is multiplied with: of a mixture of experts those that it
+    is sent to. Raises ValueError where nothing describes the weights."""
+    return sum(g.num_active for g in _described(model) if g.multiplies and g.per_layer)
+
+
+def head_weights(model: Model) -> int:
+    """The output matrix, `[vocab, hidden]`: the embedding table again where they are tied."""
+    return (model.vocab_size or 0) * model.hidden_size
 
 
 def weight_bytes(spec: ModelSpec, dtype: str) -> int:
     """Bytes of the weights held, a tied table once."""
     return spec.num_parameters * element_bytes(dtype)
+
+
+def weight_reads(spec: ModelSpec, num_tokens: int) -> int | None:
+    """Weights that a forward of `num_tokens` tokens reads: every matrix, norm and bias once, the
+    output matrix once, of a table one row for each token. None where experts are chosen by token:
+    how many of a layer's are read depends on which."""
+    read = head_weights(spec)
+    for group in _described(spec):
+        if group.active is not None:
+            return None
+        if group.looked_up:
+            read += num_tokens * group.shape[-1]
+        elif group.name != "head":
+            read += group.num_weights
+    return read
+
+
+def lookup_weights(spec: ModelSpec) -> int:
+    """Numbers of all tables that a token reads."""
+    return sum(group.shape[-1] for group in _described(spec) if group.looked_up)
+
+
+def _described(model: Model) -> tuple:
+    if model.weights is None:
+        raise ValueError(f"no formula for the weights of the type {model.model_type}")
+    return model.weights
+
+
+# ---- FLOPs ---------------------------------------------------------------------------------------
+
+
+def linear_flops(model: Model, *, num_tokens: int, num_logit_rows: int) -> int:
+    """Two FLOPs (multiply, add) for each weight of a matrix product and token; the output matrix
+    only for the rows whose logits are asked for. Norms, rotary and softmax are left out, as
+    torch's FlopCounterMode does."""
+    return 2 * (matmul_weights(model) * num_tokens + head_weights(model) * num_logit_rows)
+
+
+def pair_flops(model: Model) -> Iterator[tuple[int, int | None]]:
+    """For each layer with rows: FLOPs of one query and one position, and its window. Two for each
+    number of K of all query heads (QK^T) and of V (PV); of a latent layer for those unfolded."""
+    heads = 2 * (model.num_query_heads or 0)
+    for layer in model.layers:
+        if layer.kind == "latent":
+            yield 2 * (layer.expanded_key_elements + layer.expanded_value_elements), layer.window
+        elif layer.num_kv_heads:
+            yield heads * (layer.key_dim + layer.value_dim), layer.window
+
+
+def attention_flops(
+    model: Model, *, num_queries: int, context_len: int, causal: str = "whole"
+) -> int:
+    """QK^T and PV of all layers, of the last `num_queries` of `context_len` positions.
+
+    `causal` says which pairs count: "whole" every query with every row that it is handed, as
+    torch's counter does and a kernel that masks afterwards; "half" only those that the mask lets
+    through, which no kernel can do with less.
+    """
+    if causal == "half":
+        return sum(
+            flops * (num_pairs(context_len, window) - num_pairs(context_len - num_queries, window))
+            for flops, window in pair_flops(model)
+        )
+    return sum(
+        flops * num_queries * _handed(window, num_queries, context_len)
+        for flops, window in pair_flops(model)
+    )
+
+
+def num_pairs(num_tokens: int, window: int | None = None) -> int:
+    """Pairs of a query and a position that it sees: `n (n + 1) / 2`, less what lies outside of the
+    window."""
+    outside = max(num_tokens - window, 0) if window else 0
+    return num_tokens * (num_tokens + 1) // 2 - outside * (outside + 1) // 2
+
+
+def _handed(window: int | None, num_queries: int, context_len: int) -> int:
+    """Rows that a layer hands to `num_queries` new queries: theirs, and those that the first of
+    them can see."""
+    return context_len if window is None else min(context_len, window - 1 + num_queries)
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def row_bytes(spec: ModelSpec, dtype: str) -> int:
+    """Bytes of one position of one sequence in all layers:
+    `sum over layers of kv_heads x (key_dim + value_dim), x element size`."""
+    return spec.row_elements * element_bytes(dtype)
 
 
 def block_columns(num_columns: int) -> int:
@@ -49,10 +159,10 @@ def block_columns(num_columns: int) -> int:
 
 
 def slab_columns(layer: LayerSpec, num_columns: int) -> int:
-    """Columns reserved for `num_columns`: whole blocks. With a window never more than it, a piece
+    """Columns reserved for `num_columns`: whole blocks. With a window never more than it, a chunk
     of prefill (BLOCK_LEN) and half a block to slide in ask for."""
     if layer.window is not None:
-        num_columns = min(num_columns, layer.window - 1 + BLOCK_LEN + BLOCK_LEN // 2)
+        num_columns = min(num_columns, layer.window - 1 + BLOCK_LEN + SLACK)
     return block_columns(num_columns)
 
 
@@ -66,18 +176,38 @@ def reserved_bytes(spec: ModelSpec, dtype: str, *, batch: int, num_columns: int)
     return batch * rows
 
 
-def linear_flops(spec: ModelSpec, *, num_tokens: int, num_logit_rows: int) -> int:
-    """Two FLOPs (multiply, add) for each weight of a matrix product and token; the output matrix
-    only for the rows whose logits are asked for. Norms, rotary and softmax are left out, as
-    torch's FlopCounterMode does."""
-    layers = 2 * spec.num_layer_matmul_weights * num_tokens
-    return layers + 2 * spec.num_head_weights * num_logit_rows
+def slab_after(
+    window: int | None, *, num_new: int, num_columns: int, prompt_columns: int, chunk_len: int
+) -> tuple[int, int]:
+    """(columns that a slab has room for once `num_columns` are seen, rows copied into a new slab by
+    the step that fed the last `num_new` of them).
+
+    Without a window all rows are kept, and a slab grows by whole blocks. With one a full slab is
+    left for another with the rows that the next query sees, `window - 1` at most, and room to slide
+    in: where that happens follows from the steps before.
+    """
+    before = num_columns - num_new
+    if window is None:
+        room = block_columns(max(num_columns, prompt_columns))
+        return room, before * (room > block_columns(max(before, prompt_columns)))
+    room = block_columns(min(prompt_columns, window - 1 + BLOCK_LEN + SLACK))
+    origin = length = copied = 0
+    while length < num_columns:
+        if length < prompt_columns:
+            stop = min(length + (chunk_len or prompt_columns), prompt_columns)
+        else:  # on to the token that finds no room
+            stop = max(min(num_columns, origin + room + 1), length + 1)
+            length = stop - 1
+        copied = 0
+        if stop - origin > room:
+            copied = min(length, window - 1)
+            origin = length - copied
+            room = block_columns(stop - origin + SLACK)
+        length = stop
+    return room, copied
 
 
-def attention_flops(spec: ModelSpec, *, num_queries: int, context_len: int) -> int:
-    """QK^T and PV of all layers: `4 x query heads x head_dim x queries x context`. A causal
-    square counts whole, as torch's counter does."""
-    return 4 * spec.num_layers * spec.query_elements * num_queries * context_len
+# ---- a step of the engine ------------------------------------------------------------------------
 
 
 def step(
@@ -89,32 +219,47 @@ def step(
     num_columns: int,
     prompt_columns: int,
     cached: bool,
+    chunk_len: int | None = None,
 ) -> StepCost:
     """Cost of a forward of `[batch, num_new]` tokens after which `num_columns` columns (pads
     included) are attended.
 
-    `prompt_columns` is the padded length of the prompt, whose blocks are reserved at once. With
-    `cached` false the forward takes all columns again (`num_new == num_columns`) and keeps none.
-    Growing past a block copies the live rows into a larger slab: the copy is in the bytes read
-    and written. Raises ValueError for a type whose weights no formula describes.
+    `prompt_columns` is the padded length of the prompt, whose blocks are reserved at once, and
+    `chunk_len` the columns of each chunk it is read in (0: one), which a model with windows needs.
+    With `cached` false the forward takes all columns again (`num_new == num_columns`) and keeps
+    none. Growing past a block copies the live rows into a larger slab: the copy is in the bytes
+    read and written. Raises ValueError for a model that no formula describes.
     """
-    tokens = batch * num_new
-    size = element_bytes(dtype)
-    read_once = spec.num_layer_matmul_weights + spec.num_layer_other_weights + spec.num_head_weights
-    weights = (
-        read_once + tokens * spec.hidden_size
-    ) * size  # the look-up reads a row for each token
-    column = batch * row_bytes(spec, dtype)
-    before = num_columns - num_new
-    grown = block_columns(num_columns) > block_columns(max(before, prompt_columns))
-    copied = before * column if grown and before else 0
-    reserved = block_columns(max(num_columns, prompt_columns)) * column
+    if why := spec.uncounted:
+        raise ValueError(f"no formula for the {why} of the type {spec.model_type}")
+    tokens, size = batch * num_new, element_bytes(dtype)
+    weights = weight_reads(spec, tokens)
+    read = written = live = reserved = 0
+    slabs: dict[int | None, tuple[int, int]] = {}
+    for layer in spec.layers if cached else ():
+        window = layer.window
+        if window not in slabs:
+            if window is not None and chunk_len is None:
+                raise ValueError("what a window keeps reserved follows from the chunks of prefill")
+            slabs[window] = slab_after(
+                window,
+                num_new=num_new,
+                num_columns=num_columns,
+                prompt_columns=prompt_columns,
+                chunk_len=chunk_len or 0,
+            )
+        room, copied = slabs[window]
+        row = layer.row_elements
+        read += row * (_handed(window, num_new, num_columns) + copied)
+        written += row * (num_new + copied)
+        live += row * layer.num_kept(num_columns)
+        reserved += row * room
     return StepCost(
         linear_flops=linear_flops(spec, num_tokens=tokens, num_logit_rows=batch),
-        attention_flops=attention_flops(spec, num_queries=tokens, context_len=num_columns),
-        weight_bytes_read=weights,
-        kv_bytes_read=num_columns * column + copied if cached else 0,
-        kv_bytes_written=num_new * column + copied if cached else 0,
-        kv_live_bytes=num_columns * column if cached else 0,
-        kv_reserved_bytes=reserved if cached else 0,
+        attention_flops=batch * attention_flops(spec, num_queries=num_new, context_len=num_columns),
+        weight_bytes_read=None if weights is None else weights * size,
+        kv_bytes_read=batch * read * size,
+        kv_bytes_written=batch * written * size,
+        kv_live_bytes=batch * live * size,
+        kv_reserved_bytes=batch * reserved * size,
     )

@@ -303,6 +303,7 @@ class RunLog:
                 num_columns=columns,
                 prompt_columns=started.prompt_columns,
                 cached=cached,
+                chunk_len=started.settings.chunk_len,
             )
         except (KeyError, ValueError, ArithmeticError):  # a file may name a dtype of its own
             return None

@@ -95,6 +95,7 @@ def step_limit_s(log: RunLog | RaceLog, slowest: float) -> float:
             num_columns=columns + new,
             prompt_columns=prompt,
             cached=cached,
+            chunk_len=settings.chunk_len,
         ).flops
     except (KeyError, ValueError):  # a dtype without a size, a type without a formula
         return STEP_FLOOR_S
