@@ -17,6 +17,7 @@ from viz_engine.memory.deployment import Settings
 from viz_engine.memory.estimate import Choice, Estimate
 from viz_engine.model import config, formats, hub_config
 from viz_engine.model.config import ModelConfig
+from viz_engine.run import ceilings, machine
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
@@ -139,7 +140,7 @@ def choice() -> Choice:
     found = Choice(
         model=model,
         settings=Settings(**fields),
-        device=devices.device(state.mem_gpu) if state.mem_gpu else devices.this_machine(),
+        device=devices.device(state.mem_gpu) if state.mem_gpu else here(),
         num_devices=state.mem_count,
         load=Workload(
             prompt_len=state.mem_prompt_len,
@@ -149,6 +150,11 @@ def choice() -> Choice:
     )
     estimate.check(found)
     return found
+
+
+def here() -> devices.Device:
+    """This machine, with what was measured of it for the latency page."""
+    return devices.this_machine(ceilings.load(machine.cpu_name(), "cpu"))
 
 
 def lacks_cross_len(model: ModelConfig) -> bool:

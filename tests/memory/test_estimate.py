@@ -14,6 +14,7 @@ from viz_engine.memory import deployment, devices, estimate, link
 from viz_engine.memory import plan as memory_plan
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, formats
+from viz_engine.run import cost
 from viz_engine.text import LANGUAGES, UserError, t
 from viz_engine.view.memory import frames, words
 
@@ -55,7 +56,7 @@ def test_k_and_v_are_apart_by_their_formats() -> None:
 def test_a_step_reads_all_weights_and_all_rows_once(name: str) -> None:
     found = choose(name, context_len=4096, num_sequences=2)
     step = estimate.itl(found, 4096, 2)
-    read = step.memory_s * found.device.bandwidth.plain
+    read = step.work.num_bytes
     plan = memory_plan.plan(found.model, replace(found.settings, engine="exact"))
     most = plan.part("weights").num_bytes + plan.kv_bytes
     assert plan.kv_bytes < read <= most + 1
@@ -65,14 +66,14 @@ def test_a_server_loads_a_32_bit_model_in_16_everywhere_on_the_page() -> None:
     assert config.preset("mamba-2.8b").dtype == "f32"
     served, plain = (choose("mamba-2.8b", engine=name) for name in ("vllm", "exact"))
     assert 2 * estimate.model_weight_bytes(served) == estimate.model_weight_bytes(plain)
-    assert (
-        1.9 < estimate.itl(plain, 4096, 1).memory_s / estimate.itl(served, 4096, 1).memory_s < 2.1
-    )
+    once, twice = (estimate.itl(one, 4096, 1).work.num_bytes for one in (served, plain))
+    assert 1.9 < twice / once < 2.1
 
 
 def test_llama_reads_about_two_flops_a_weight() -> None:
     # transformers' own class has 8 030 261 248 parameters, 525 336 576 in each of the two tables.
-    every, logits = estimate.products(config.preset("llama-3.1-8b"))
+    llama = config.preset("llama-3.1-8b")
+    every, logits = cost.matmul_weights(llama), cost.head_weights(llama)
     assert every == 8_030_261_248 - 2 * 525_336_576 - 65 * 4096 and logits == 525_336_576
 
 
@@ -189,7 +190,7 @@ def test_without_a_rate_reading_a_prompt_has_no_time_and_a_step_that_reads_bytes
     found = estimate.make(choose(device=device, context_len=131072, num_sequences=1))
     assert found.ttft is None and found.itl.rate is None
     assert found.itl.bound_s == pytest.approx(
-        (estimate._weight_bytes(found.choice, active=True) + 16 * 2**30) / found.itl.bandwidth.plain
+        (cost.read_weight_bytes(found.choice.model, 16) + 16 * 2**30) / found.itl.bandwidth.plain
     )
     first, step = words.cards(found, english, "en")[4:6]
     assert first.value == "-" and "no FLOP rate" in first.note and "%" not in first.formula

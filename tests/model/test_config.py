@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viz_engine.memory import plan, row_bytes
+from viz_engine.memory import plan
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config
+from viz_engine.run import cost
 from viz_engine.text import UserError
 
 LLAMA = {
@@ -252,7 +253,7 @@ def test_golden_bytes_per_token_of_presets() -> None:
     golden |= {"qwen3.8-27b": 64}
     for name, kib in golden.items():
         layers = config.preset(name).layers
-        assert sum(row_bytes.row_bytes(x, "bf16", "bf16").total for x in layers) == kib * 1024
+        assert sum(cost.layer_rows(x, "bf16", "bf16").total for x in layers) == kib * 1024
 
 
 # --- whatever stands in a file --------------------------------------------------------------

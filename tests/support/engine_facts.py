@@ -12,12 +12,12 @@ import re
 from dataclasses import replace
 
 from viz_engine.memory import deployment, serving_engines
-from viz_engine.memory import row_bytes as memory_row_bytes
 from viz_engine.memory.deployment import Settings, resolve
 from viz_engine.model import config, formats, weights
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.spec import LayerSpec
 from viz_engine.paths import ROOT
+from viz_engine.run import cost
 
 FACTS = json.loads((ROOT / "tests" / "data" / "engine_facts.json").read_text("utf-8"))
 GIB, MIB = 1024**3, 1024**2
@@ -127,9 +127,7 @@ def row_elements(fact: dict) -> float:
 def row_bytes(fact: dict) -> float:
     key, value = formats_of(fact)
     tp = fact["settings"].get("tp", 1)
-    return sum(
-        memory_row_bytes.row_bytes(x, key, value, tp=tp).total for x in model_of(fact).layers
-    )
+    return sum(cost.layer_rows(x, key, value, tp=tp).total for x in model_of(fact).layers)
 
 
 def llama(fact: dict) -> serving_engines.LlamaCache:
@@ -261,9 +259,7 @@ def state(fact: dict) -> float:
         return {"conv": pool.conv_bytes, "ssm": pool.recurrent_bytes}.get(part, whole)
     model = model_of(fact)
     formats = s.get("conv_dtype", model.dtype), s.get("ssm_dtype", model.recurrent_format)
-    return sum(
-        memory_row_bytes.state_bytes(x, *formats, tp=s.get("tp", 1)).total for x in model.layers
-    )
+    return sum(cost.layer_state(x, *formats, tp=s.get("tp", 1)).total for x in model.layers)
 
 
 def blocks(fact: dict) -> float:

@@ -9,16 +9,17 @@ Try it: tests/analysis/test_latency.py
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from viz_engine.analysis import fits, roofline
 from viz_engine.analysis.points import Point, points_of
-from viz_engine.analysis.roofline import Predicted
+from viz_engine.model.formats import element_bytes
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost
 from viz_engine.run.ceilings import Ceilings
+from viz_engine.run.cost import LeastTime
 from viz_engine.run.events import RunStarted
 from viz_engine.run.sweep import SweepResult
 
@@ -64,47 +65,55 @@ def decode_cost(spec: ModelSpec, dtype: str, *, columns: int, batch: int) -> cos
     )
 
 
-def least(ceilings: Ceilings, started: RunStarted, here: cost.StepCost) -> Predicted | None:
+def least(ceilings: Ceilings, started: RunStarted, here: cost.StepCost) -> LeastTime | None:
     """The least time of a step: its FLOPs at the run's rate, its bytes at the bandwidth."""
     rate = roofline.rate_of(ceilings, started)
     return roofline.predict(ceilings, rate, flops=here.flops, num_bytes=here.num_bytes)
 
 
+def prefill_work(started: RunStarted, columns: int, batch: int = 1) -> cost.Work | None:
+    """The least that prompts of `columns` tokens take, in however many pieces. None where no
+    formula stands."""
+    spec, dtype = started.spec, started.settings.dtype
+    if spec.uncounted:
+        return None
+    try:
+        return cost.prefill_work(
+            spec,
+            prompt_len=columns,
+            batch=batch,
+            weight_bytes=cost.read_weight_bytes(spec, 8 * element_bytes(dtype)),
+            kv_bytes=batch * cost.used_row_bytes(spec, dtype, columns),
+        )
+    except KeyError:  # a number format without a size
+        return None
+
+
 def predicted_ttft_s(
     started: RunStarted, ceilings: Ceilings, columns: int, batch: int = 1
 ) -> float | None:
-    """The least TTFT: the sum over the pieces of the prompt. None where no formula stands."""
-    return _total(
-        started,
-        ceilings,
-        lambda spec, dtype: prefill_cost(
-            spec, dtype, columns=columns, batch=batch, chunk_len=started.settings.chunk_len
-        ),
-    )
+    """The least TTFT under the ceilings, the same as on the memory page. None where it has no
+    basis."""
+    work = prefill_work(started, columns, batch)
+    if work is None:
+        return None
+    rate = roofline.rate_of(ceilings, started)
+    found = roofline.predict(ceilings, rate, flops=work.flops, num_bytes=work.num_bytes)
+    return None if found is None else found.seconds
 
 
 def predicted_itl_s(
     started: RunStarted, ceilings: Ceilings, columns: int, batch: int = 1
 ) -> float | None:
     """The least ITL at a context of `columns`."""
-    return _total(
-        started,
-        ceilings,
-        lambda spec, dtype: [decode_cost(spec, dtype, columns=columns, batch=batch)],
-    )
-
-
-def _total(
-    started: RunStarted, ceilings: Ceilings, costs: Callable[[ModelSpec, str], list[cost.StepCost]]
-) -> float | None:
-    spec, dtype = started.spec, started.settings.dtype
-    if spec is None:
+    if started.spec is None:
         return None
     try:
-        found = [least(ceilings, started, one) for one in costs(spec, dtype)]
+        step = decode_cost(started.spec, started.settings.dtype, columns=columns, batch=batch)
     except (KeyError, ValueError, ArithmeticError):
         return None
-    return None if None in found else sum(one.seconds for one in found)
+    found = least(ceilings, started, step)
+    return None if found is None else found.seconds
 
 
 # ---- how fast times grow -------------------------------------------------------------------------

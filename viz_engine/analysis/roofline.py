@@ -10,7 +10,9 @@ Try it: `python -m viz_engine ceilings`
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from viz_engine.run import cost
 from viz_engine.run.ceilings import Ceilings
+from viz_engine.run.cost import LeastTime
 from viz_engine.run.events import RunStarted
 from viz_engine.run.log import RunLog
 
@@ -150,25 +152,14 @@ def step_points(log: RunLog) -> list[StepPoint]:
     return points
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """The least time that a step can take under the ceilings, predicted."""
-
-    compute_s: float
-    memory_s: float
-
-    @property
-    def seconds(self) -> float:
-        return max(self.compute_s, self.memory_s)
-
-
 def predict(
     ceilings: Ceilings, rate: float | None, *, flops: float | None, num_bytes: float | None
-) -> Predicted | None:
-    """`flops / rate` and `bytes / bandwidth`; None where one of them has no basis."""
+) -> LeastTime | None:
+    """The least time under the ceilings; None where FLOPs, bytes or the rate have no basis."""
     if rate is None or flops is None or num_bytes is None:
         return None
-    return Predicted(compute_s=flops / rate, memory_s=num_bytes / ceilings.bandwidth.per_s)
+    bandwidth = ceilings.bandwidth.per_s
+    return cost.least_time(flops, num_bytes, flops_per_s=rate, bytes_per_s=bandwidth)
 
 
 def mfu(rate: float | None, flops: float | None, seconds: float) -> float | None:

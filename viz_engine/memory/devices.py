@@ -8,9 +8,10 @@ Try it: `python -c "from viz_engine.memory import devices; print(devices.device(
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 from viz_engine.paths import ASSETS
+from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.machine import cpu_name, memory_bytes
 
 TABLE = ASSETS / "hardware.json"
@@ -112,7 +113,26 @@ def device(name: str) -> Device:
     raise KeyError(f"no device {name!r}; {near or [row.name for row in devices()]}")
 
 
-def this_machine() -> Device:
-    """The memory of this machine, asked of the system; its rates are for the engine to measure."""
-    size = Figure(value=memory_bytes() / GIB, unit="GiB", source=cpu_name(), checked="here")
-    return Device(name=cpu_name(), kind="here", memory=size)
+def this_machine(ceilings: Ceilings | None = None) -> Device:
+    """The memory of this machine, asked of the system, and what the engine has measured of its
+    processor. Products of 16 bits may be made in float32 where that is faster: the better counts.
+    """
+    figure = partial(Figure, source=cpu_name(), checked="here")
+    size = figure(value=memory_bytes() / GIB, unit="GiB")
+    if ceilings is None:
+        return Device(name=cpu_name(), kind="here", memory=size)
+    rates = {
+        "bf16": ceilings.roof("bfloat16", widened=True),
+        "fp32": ceilings.roof("float32", widened=False),
+    }
+    return Device(
+        name=cpu_name(),
+        kind="here",
+        memory=size,
+        bandwidth=figure(value=ceilings.bandwidth.per_s / GB, unit="GB/s"),
+        tflops={
+            name: figure(value=ceilings.flops[roof].per_s / 10**12, unit="TFLOP/s")
+            for name, roof in rates.items()
+            if roof is not None
+        },
+    )

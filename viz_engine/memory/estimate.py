@@ -6,17 +6,20 @@ other modules'. It knows nothing of Streamlit.
 Try it: `python -c "from viz_engine.memory import estimate; print(estimate.CONTEXT_LENS[-1])"`
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from viz_engine.memory import capacity, deployment, reserve
+from viz_engine.memory import capacity, deployment, reserve, speed
 from viz_engine.memory import plan as memory_plan
-from viz_engine.memory.capacity import Served, StepTime, Work, Workload
+from viz_engine.memory.capacity import Served, Workload
 from viz_engine.memory.deployment import Deployment, Settings
 from viz_engine.memory.devices import Device
 from viz_engine.memory.plan import Limit, Plan
+from viz_engine.memory.speed import StepTime
 from viz_engine.model import formats, weights
 from viz_engine.model.config import ModelConfig
+from viz_engine.run import cost
+from viz_engine.run.cost import Work
 from viz_engine.text import Message, UserError
 
 # Where the sliders stop: powers of two with the halves between them, and ten million.
@@ -136,49 +139,10 @@ def parts(plan: Plan) -> dict[str, int]:
 # ---- speed -------------------------------------------------------------------------------------
 
 
-def products(model: ModelConfig) -> tuple[int, int] | None:
-    """Weights that take part in a matrix product for each token (of a mixture of experts, those of
-    the experts it is sent to), and for each token whose logits are asked for. None where the
-    config does not tell the weights."""
-    if model.weights is None:
-        return None
-    every = sum(
-        g.num_active for g in model.weights if len(g.shape) > 1 and not g.looked_up and g.per_layer
-    )
-    return every, (model.vocab_size or 0) * model.hidden_size
-
-
-def pair_flops(model: ModelConfig) -> list[tuple[int, int | None]]:
-    """For each layer with rows: FLOPs of one query and one position, and its window. Two for each
-    number of K of all query heads (QK^T) and of V (PV)."""
-    found = []
-    for layer in model.layers:
-        if layer.kind == "latent":
-            width = layer.expanded_key_elements + layer.expanded_value_elements
-        else:
-            width = (model.num_query_heads or 0) * (layer.key_dim + layer.value_dim)
-        if layer.num_kv_heads:
-            found.append((2 * width, layer.window))
-    return found
-
-
 def bits_of(choice: Choice, weight_format: str) -> float:
     """Bits of a weight in that format; "auto" is what the engine loads the model in,
     the mean where that is a mix of types."""
     return choice.model.weight_bits(weight_format, choice.deployment.dtype)
-
-
-def _weight_bytes(choice: Choice, *, active: bool) -> int:
-    """Bytes of weights that a step reads on one rank of the tensor-parallel group: without the
-    table that is looked up row by row, unless it is the output matrix too."""
-    model, settings = choice.model, choice.settings
-    bits = formats.weight_bits(settings.weight_format, choice.deployment.dtype)
-    tied = not any(g.name == "head" for g in model.weights)
-    read = [g for g in model.weights if tied or not g.looked_up]
-    if active:
-        read = [replace(g, count=g.count if g.active is None else g.active) for g in read]
-    stored = formats.is_auto(settings.weight_format)
-    return weights.rank_bytes(tuple(read), bits, settings.tp, stored=stored)
 
 
 def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
@@ -187,15 +151,28 @@ def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
     return sum(kind.num_bytes for kind in reserve.kinds(served, context_len, num_sequences))
 
 
-def _step(choice: Choice, flops: int, kv_bytes: int) -> StepTime | None:
-    least, most = (_weight_bytes(choice, active=active) + kv_bytes for active in (True, False))
-    return capacity.step_time(
-        Work(flops=flops, num_bytes=least),
-        choice.device,
-        compute_format(choice),
-        ranks=choice.settings.tp,
-        most=Work(flops=flops, num_bytes=most),
+def _step(
+    choice: Choice, work: Callable[..., Work], kv_bytes: int, **lengths: int
+) -> StepTime | None:
+    """The time of a forward that `work` describes; None where one of its parts has no basis."""
+    model, settings = choice.model, choice.settings
+    if model.weights is None:
+        return None
+    bits = formats.weight_bits(settings.weight_format, choice.deployment.dtype)
+    stored = formats.is_auto(settings.weight_format)
+    least, most = (
+        work(
+            model,
+            weight_bytes=cost.read_weight_bytes(
+                model, bits, tp=settings.tp, stored=stored, active=active
+            ),
+            kv_bytes=kv_bytes,
+            **lengths,
+        )
+        for active in (True, False)
     )
+    name = compute_format(choice)
+    return speed.step_time(least, choice.device, name, ranks=settings.tp, most=most)
 
 
 def compute_format(choice: Choice) -> str:
@@ -208,31 +185,24 @@ def compute_format(choice: Choice) -> str:
 
 
 def ttft(choice: Choice, prompt_len: int) -> StepTime | None:
-    """Least time to read one prompt: the weights once, its rows written, its FLOPs. None where
-    one of them has no basis (`why_no_time`)."""
-    found = products(choice.model)
-    if found is None:
-        return None
-    layers = pair_flops(choice.model)
-    flops = capacity.prefill_flops(found[0], layers, prompt_len) + 2 * found[1]
-    return _step(choice, flops, _kv_bytes(choice, prompt_len, 1))
+    """Least time to read one prompt (`cost.prefill_work`). None where one of its parts has no basis
+    (`why_no_time`)."""
+    kv_bytes = _kv_bytes(choice, prompt_len, 1)
+    return _step(choice, cost.prefill_work, kv_bytes, prompt_len=prompt_len)
 
 
 def itl(choice: Choice, context_len: int, num_sequences: int) -> StepTime | None:
-    """Least time of a step that writes one token of each sequence: the weights once, all rows of
-    all sequences. None where one of them has no basis (`why_no_time`)."""
-    found = products(choice.model)
-    if found is None:
-        return None
-    one = capacity.decode_flops(found[0] + found[1], pair_flops(choice.model), context_len)
-    return _step(choice, one * num_sequences, _kv_bytes(choice, context_len, num_sequences))
+    """Least time of a step that writes one token of each sequence (`cost.decode_work`). None where
+    one of its parts has no basis (`why_no_time`)."""
+    kv_bytes = _kv_bytes(choice, context_len, num_sequences)
+    return _step(choice, cost.decode_work, kv_bytes, context_len=context_len, batch=num_sequences)
 
 
 def why_no_time(choice: Choice) -> Message:
     """What is missing where `ttft` or `itl` is None."""
     if choice.device.bandwidth is None:
         return Message(key="mem.no_bandwidth")
-    if products(choice.model) is None:
+    if choice.model.weights is None:
         return Message(key="mem.no_products")
     return Message(key="mem.no_rate")
 

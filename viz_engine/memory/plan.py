@@ -2,7 +2,7 @@
 
 `plan` (weights, cache, state, activations, overhead of any model in any engine, per
 rank), `longest_context`, `most_sequences` and `options_to_fit`. Everything is predicted; the parts
-that are estimates say so and carry a range. The arithmetic of layers is `row_bytes.py`, of
+that are estimates say so and carry a range. The arithmetic of layers is `cost.py`, of
 engines `serving_engines.py`, of weights `weights.py`.
 
     from viz_engine.memory import plan
@@ -20,12 +20,13 @@ Try it: `python -m viz_engine size --model llama-3.1-8b --context 32768 --sequen
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from viz_engine.memory import deployment, reserve, row_bytes
+from viz_engine.memory import deployment, reserve
 from viz_engine.memory.deployment import MAX_CONTEXT, MAX_SEQUENCES, Deployment, Settings
 from viz_engine.memory.reserve import KindRow
 from viz_engine.model import weights
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.formats import FORMATS, is_auto, weight_bits
+from viz_engine.run import cost
 from viz_engine.text import Message, UserError, grouped, mib
 
 # Cache types that an engine offers below 16 bits, the mildest first.
@@ -136,7 +137,7 @@ def plan(model: ModelConfig, settings: Settings) -> Plan:
 def _growth_bytes(served: Deployment) -> int:
     """What one more token of one sequence adds on a rank, before rounding."""
     every = sum(
-        num * row_bytes.row_bytes(layer, served.k_format, served.v_format, tp=served.tp).total
+        num * cost.layer_rows(layer, served.k_format, served.v_format, tp=served.tp).total
         for layer, num in served.layers.items()
         if layer.kind in ("full", "latent")
     )

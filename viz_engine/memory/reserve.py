@@ -8,10 +8,10 @@ Try it: `python -m viz_engine size --model gemma-3-12b --context 32768 --engine 
 
 from dataclasses import dataclass
 
-from viz_engine.memory import row_bytes, serving_engines
+from viz_engine.memory import serving_engines
 from viz_engine.memory.deployment import Deployment
-from viz_engine.memory.row_bytes import RowBytes
 from viz_engine.model.spec import LayerSpec
+from viz_engine.run import cost
 from viz_engine.text import Message
 
 
@@ -59,7 +59,7 @@ def kinds(served: Deployment, context_len: int, num_sequences: int) -> tuple[Kin
         return _vllm_kinds(served, context_len, num_sequences)
     rows_found, states_found = [], []
     for layer, num in served.layers.items():
-        row = row_bytes.row_bytes(layer, served.k_format, served.v_format, tp=served.tp)
+        row = cost.layer_rows(layer, served.k_format, served.v_format, tp=served.tp)
         if row.total:
             rows, spare = _rows(layer, served, context_len)
             total = num * (rows * num_sequences + spare) * row.total
@@ -103,8 +103,8 @@ def _state(layer: LayerSpec, served: Deployment) -> int:
     more for each drafted token."""
     formats = served.conv_format, served.recurrent_format
     if served.engine == "llama.cpp":
-        return row_bytes.state_bytes(layer, *formats).total * (1 + served.num_draft_tokens)
-    return row_bytes.state_bytes(
+        return cost.layer_state(layer, *formats).total * (1 + served.num_draft_tokens)
+    return cost.layer_state(
         layer, *formats, tp=served.tp, extra_columns=served.num_draft_tokens
     ).total
 
@@ -124,9 +124,9 @@ def _vllm_kinds(served: Deployment, context_len: int, num_sequences: int) -> tup
             states.append(_state_kind(num, state, total, num_sequences))
             continue
         layer = next((x for x in served.layers if x.kind == kind and x.num_kv_heads), None)
-        row = row_bytes.NO_ROW
+        row = cost.NO_ROW
         if layer is not None:
-            row = row_bytes.row_bytes(layer, served.k_format, served.k_format, tp=served.tp)
+            row = cost.layer_rows(layer, served.k_format, served.k_format, tp=served.tp)
         held = groups[0].blocks_per_request * groups[0].block_len
         rows.append(_row_kind(kind, layer, num, row, held, total, num_sequences))
     return (*rows, *states)
@@ -136,7 +136,7 @@ def _row_kind(
     kind: str,
     layer: LayerSpec | None,
     num_layers: int,
-    row: RowBytes,
+    row: cost.RowBytes,
     rows: int,
     total: int,
     num_sequences: int,

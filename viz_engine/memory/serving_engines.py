@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from viz_engine.memory import row_bytes
 from viz_engine.memory.deployment import Deployment
 from viz_engine.model.spec import LayerSpec
+from viz_engine.run import cost
 from viz_engine.text import UserError
 
 PAD_CELLS = 256  # llama.cpp with flash attention, and its window cache always
@@ -160,10 +160,10 @@ class _VllmAsk:
 
     def _row(self, layer: LayerSpec) -> int:
         served = self.served
-        return row_bytes.row_bytes(layer, served.k_format, served.k_format, tp=served.tp).total
+        return cost.layer_rows(layer, served.k_format, served.k_format, tp=served.tp).total
 
     def _state_bytes(self, layer: LayerSpec) -> int:
-        return row_bytes.state_bytes(
+        return cost.layer_state(
             layer,
             self.served.conv_format,
             self.served.recurrent_format,
@@ -275,13 +275,13 @@ def llama_cache(
 
     Window layers get `pad256(min(n_ctx, window x slots + micro-batch))` cells; without window
     caches (builds before May 2025, ik_llama.cpp, `--swa-full`) as many as full layers. States are
-    kept once a slot and plane (1 + speculative snapshots). `latent`: see `row_bytes.row_bytes`.
+    kept once a slot and plane (1 + speculative snapshots). `latent`: see `cost.layer_rows`.
     """
     cells = pad(num_cells, pad_cells)
     planes = num_sequences * (1 + served.num_draft_tokens)
     full = window = cross = conv = recurrent = window_cells = 0
     for layer, num in served.model.layer_counts.items():
-        row = row_bytes.row_bytes(
+        row = cost.layer_rows(
             layer, served.k_format, served.v_format, latent=latent, sparse_fp8=False
         )
         if layer.kind in ("sliding", "chunked"):
@@ -291,10 +291,10 @@ def llama_cache(
             window += num * own * row.total
         elif layer.kind == "cross":
             name = cross_format or served.k_format
-            cross += num * (layer.fixed_len or 0) * row_bytes.row_bytes(layer, name, name).total
+            cross += num * (layer.fixed_len or 0) * cost.layer_rows(layer, name, name).total
         else:
             full += num * cells * row.total
-        state = row_bytes.state_bytes(layer, state_format, state_format)
+        state = cost.layer_state(layer, state_format, state_format)
         conv += num * state.conv * planes
         recurrent += num * state.recurrent * planes
     return LlamaCache(
@@ -341,13 +341,11 @@ def sglang_pool(
     slots = num_state_slots + 1 if num_state_slots else 0
     key = value = index = conv = recurrent = 0
     for layer, num in served.layers.items():
-        row = row_bytes.row_bytes(layer, served.k_format, served.v_format, tp=served.tp)
+        row = cost.layer_rows(layer, served.k_format, served.v_format, tp=served.tp)
         key += num * held * row.key
         value += num * held * row.value
         index += num * held * row.index
-        state = row_bytes.state_bytes(
-            layer, served.conv_format, served.recurrent_format, tp=served.tp
-        )
+        state = cost.layer_state(layer, served.conv_format, served.recurrent_format, tp=served.tp)
         conv += num * slots * state.conv
         recurrent += num * slots * state.recurrent
     table = (max_running + 1) * (max_context_len + 4) * 4 if max_running else 0
@@ -384,7 +382,7 @@ def trt_pool(served: Deployment) -> TrtPool:
     """A block holds `block_len` tokens of all layers of a stage."""
     row = max(
         sum(
-            num * row_bytes.row_bytes(x, served.k_format, served.v_format, tp=served.tp).total
+            num * cost.layer_rows(x, served.k_format, served.v_format, tp=served.tp).total
             for x, num in stage.items()
         )
         for stage in served.stages

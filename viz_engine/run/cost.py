@@ -9,11 +9,12 @@ Try it: `python -c "from viz_engine.run import cost; print(cost.block_columns(60
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from viz_engine.model.config import ModelConfig
-from viz_engine.model.formats import element_bytes
+from viz_engine.model.formats import DTYPES, FORMATS, cache_format, element_bytes
 from viz_engine.model.spec import LayerSpec, ModelSpec
+from viz_engine.model.weights import rank_bytes
 
 BLOCK_LEN = 256  # positions reserved together
 SLACK = BLOCK_LEN // 2  # positions that a window has to slide in
@@ -144,7 +145,106 @@ def _handed(window: int | None, num_queries: int, context_len: int) -> int:
     return context_len if window is None else min(context_len, window - 1 + num_queries)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows and states -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBytes:
+    """Bytes of one position of one layer on one rank. Of a latent layer `key` holds all."""
+
+    key: int
+    value: int
+    index: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.key + self.value + self.index
+
+
+def _bytes(num_values: int, name: str) -> int:
+    return FORMATS[cache_format(name)].row_bytes(num_values)
+
+
+NO_ROW = RowBytes(key=0, value=0)
+
+
+def heads_of_rank(num_kv_heads: int, tp: int) -> int:
+    """KV heads on one of `tp` ranks: divided, and never below one, so beyond one head a rank they
+    are held several times."""
+    return max(1, -(-num_kv_heads // tp))
+
+
+def layer_rows(
+    layer: LayerSpec,
+    k_format: str,
+    v_format: str,
+    *,
+    tp: int = 1,
+    latent: str = "latent",
+    sparse_fp8: bool = True,
+) -> RowBytes:
+    """Bytes that a position takes in one layer on one rank of `tp`.
+
+    `kv_heads_of_rank x dim x bytes` for K and for V, each as one row. A latent layer, by `latent`:
+    "latent" stores `kv_lora_rank + rope` numbers once, the same on every rank; "copied" adds the
+    latent without its rope part again, in `v_format` (early llama.cpp); "expanded" stores K and V
+    of all heads (engines without absorbed MLA). A sparse latent layer (DeepSeek DSA) adds an 8-bit
+    indexer key with an f32 scale for 128 values, and in 8 bits stores its latent with f32 scales
+    for 128 values and its rope part in 16 bits (`fp8_ds_mla`: 656 bytes for 512 + 64), if
+    `sparse_fp8`.
+    """
+    if not layer.num_kv_heads:
+        return NO_ROW
+    if layer.kind != "latent":
+        heads = heads_of_rank(layer.num_kv_heads, tp)
+        scales = [
+            heads * FORMATS[cache_format(name)].head_scale_bytes for name in (k_format, v_format)
+        ]
+        return RowBytes(
+            key=_bytes(heads * layer.key_dim, k_format) + scales[0],
+            value=_bytes(heads * layer.value_dim, v_format) + scales[1],
+        )
+    if latent == "expanded":
+        return RowBytes(
+            key=_bytes(-(-layer.expanded_key_elements // tp), k_format),
+            value=_bytes(-(-layer.expanded_value_elements // tp), v_format),
+        )
+    index = layer.index_dim + -(-layer.index_dim // 128) * 4 if layer.index_dim else 0
+    if layer.index_dim and sparse_fp8 and cache_format(k_format) == "fp8":
+        key = layer.key_dim + -(-layer.key_dim // 128) * 4 + 2 * layer.value_dim
+    else:
+        key = _bytes(layer.key_dim + layer.value_dim, k_format)
+    copy = _bytes(layer.key_dim, v_format) if latent == "copied" else 0
+    return RowBytes(key=key, value=copy, index=index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Bytes of one sequence's state in one layer on one rank, whatever its length."""
+
+    conv: int
+    recurrent: int
+
+    @property
+    def total(self) -> int:
+        return self.conv + self.recurrent
+
+
+def layer_state(
+    layer: LayerSpec,
+    conv_format: str,
+    recurrent_format: str,
+    *,
+    tp: int = 1,
+    extra_columns: int = 0,
+) -> StateBytes:
+    """Bytes of the state of one sequence, both parts divided by `tp`. `extra_columns` more inputs
+    of the convolution are kept while that many tokens are drafted (vLLM)."""
+    conv = layer.conv_elements + extra_columns * layer.conv_width
+    return StateBytes(
+        conv=_bytes(-(-conv // tp), conv_format),
+        recurrent=_bytes(-(-layer.recurrent_elements // tp), recurrent_format),
+    )
 
 
 def row_bytes(spec: ModelSpec, dtype: str) -> int:
@@ -205,6 +305,87 @@ def slab_after(
             room = block_columns(stop - origin + SLACK)
         length = stop
     return room, copied
+
+
+# ---- the least time ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one forward takes: FLOPs, bytes read and written."""
+
+    flops: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastTime:
+    """Seconds below which no system does some work: the longer of its two parts."""
+
+    compute_s: float
+    memory_s: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute_s, self.memory_s)
+
+    @property
+    def bound_by(self) -> str:
+        return "compute" if self.compute_s > self.memory_s else "memory"
+
+
+def least_time(
+    flops: float, num_bytes: float, *, flops_per_s: float, bytes_per_s: float
+) -> LeastTime:
+    """`max(FLOPs / rate, bytes / bandwidth)` (Williams, Waterman, Patterson, "Roofline", 2009)."""
+    return LeastTime(compute_s=flops / flops_per_s, memory_s=num_bytes / bytes_per_s)
+
+
+def prefill_work(
+    model: Model, *, prompt_len: int, weight_bytes: int, kv_bytes: int, batch: int = 1
+) -> Work:
+    """The least that reading prompts of `prompt_len` tokens takes, however a system goes about it:
+    the pairs that the causal mask lets through ("half"), the logits of the last token, the weights
+    once, the rows in use written once. What both the memory and the latency page call the least
+    TTFT."""
+    linear = linear_flops(model, num_tokens=prompt_len, num_logit_rows=1)
+    attention = attention_flops(
+        model, num_queries=prompt_len, context_len=prompt_len, causal="half"
+    )
+    return Work(flops=batch * (linear + attention), num_bytes=weight_bytes + kv_bytes)
+
+
+def decode_work(
+    model: Model, *, context_len: int, weight_bytes: int, kv_bytes: int, batch: int = 1
+) -> Work:
+    """The least that one more token of each sequence takes, each of whose queries sees
+    `context_len` positions, its own included: the weights once, all rows in use."""
+    linear = linear_flops(model, num_tokens=1, num_logit_rows=1)
+    attention = attention_flops(model, num_queries=1, context_len=context_len)
+    return Work(flops=batch * (linear + attention), num_bytes=weight_bytes + kv_bytes)
+
+
+def read_weight_bytes(
+    model: Model, bits: float, *, tp: int = 1, stored: bool = False, active: bool = True
+) -> int:
+    """Bytes of weights that a forward reads on one of `tp` ranks: without the table that is looked
+    up row by row, unless it is the output matrix too. Of a mixture of experts, with `active`, only
+    those of one token; `stored` as in `weights.rank_bytes`."""
+    groups = _described(model)
+    tied = not any(group.name == "head" for group in groups)
+    read = [group for group in groups if tied or not group.looked_up]
+    if active:
+        read = [replace(g, count=g.count if g.active is None else g.active) for g in read]
+    return rank_bytes(read, bits, tp, stored=stored)
+
+
+def used_row_bytes(spec: ModelSpec, dtype: str, context_len: int) -> int:
+    """Bytes of the rows of one sequence that its next query sees."""
+    name = DTYPES[dtype]
+    return sum(
+        layer_rows(layer, name, name).total * min(context_len, layer.window or context_len)
+        for layer in spec.layers
+    )
 
 
 # ---- a step of the engine ------------------------------------------------------------------------

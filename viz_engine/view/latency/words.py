@@ -52,7 +52,7 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     points, parts = points_of(result), latency.prefill_parts(result)
     last = points[-1]
     measured = last.ttft_s.median if last.ttft_s else None
-    least = None
+    least, work = None, latency.prefill_work(result.started, last.columns)
     if result.ceilings is not None:
         least = latency.predicted_ttft_s(result.started, result.ceilings, last.columns)
     fit = parts.fit if parts else None
@@ -87,7 +87,9 @@ def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
             runs=sum(p.num_runs for p in points),
             **shown,
         ),
-        _card(say, "least_ttft", ms(least), "predicted", "ms", flops=giga(flops), rate=giga(top),
+        _card(say, "least_ttft", ms(least), "predicted", "ms", rate=giga(top),
+              flops=giga(work.flops if work else None),
+              moved=giga(work.num_bytes if work else None),
               share=share(least / measured if least and measured else None), **shown),
         _card(say, "rest_ttft", ms(rest), tag, "ms", measured=ms(measured), least=ms(least),
               share=share(rest / measured if rest is not None else None)),

@@ -9,13 +9,14 @@ print(words.time_text(0.0042))"`
 
 from collections.abc import Callable, Sequence
 
-from viz_engine.memory import capacity, deployment, estimate, row_bytes
+from viz_engine.memory import capacity, deployment, estimate, speed
 from viz_engine.memory import plan as memory_plan
-from viz_engine.memory.capacity import StepTime
 from viz_engine.memory.devices import Device, Figure
 from viz_engine.memory.estimate import Estimate, Service
 from viz_engine.memory.plan import Limit, Option
+from viz_engine.memory.speed import StepTime
 from viz_engine.model.config import ModelConfig
+from viz_engine.run import cost
 from viz_engine.text import grouped, mib, three
 from viz_engine.view import markup
 from viz_engine.view.charts import bytes_text, short_count
@@ -72,9 +73,7 @@ def model_line(model: ModelConfig, say: Say) -> str:
     else:
         heads = say("mem.heads_mixed", kinds=len(set(model.layers)))
     num = model.num_parameters
-    row = sum(
-        row_bytes.row_bytes(x, model.dtype, model.dtype).total for x in kept if x.window is None
-    )
+    row = sum(cost.layer_rows(x, model.dtype, model.dtype).total for x in kept if x.window is None)
     return say(
         "mem.summary",
         layers=model.num_layers,
@@ -295,7 +294,7 @@ def _time_card(
         unit=unit,
         tag=say("mem.predicted"),
         note=say("mem.range", fast=time_text(time.fast_s), slow=time_text(time.slow_s)),
-        formula="\n".join(time_lines(found, time, say)),
+        formula="\n".join((say(f"mem.formula.{name}"), *time_lines(found, time, say))),
     )
 
 
@@ -304,29 +303,29 @@ def time_lines(found: Estimate, time: StepTime, say: Say) -> list[str]:
     lines = [
         say(
             "mem.formula.time_memory",
-            bytes=bytes_text(time.memory_s * time.bandwidth.plain),
+            bytes=bytes_text(time.work.num_bytes),
             bandwidth=str(time.bandwidth),
-            time=time_text(time.memory_s),
+            time=time_text(time.least.memory_s),
         )
     ]
-    low, high = capacity.BANDWIDTH_SHARE
+    low, high = speed.BANDWIDTH_SHARE
     shares = {"memory": f"{low:.0%}–{high:.0%}"}
     if time.rate is not None:
         ranks = found.choice.settings.tp
         lines.append(
             say(
                 "mem.formula.time_compute",
-                flops=f"{three(time.compute_s * time.rate.plain * ranks / 1e12)} TFLOP",
+                flops=f"{three(time.work.flops / 1e12)} TFLOP",
                 rate=str(time.rate),
                 ranks=ranks,
-                time=time_text(time.compute_s),
+                time=time_text(time.least.compute_s),
             )
         )
-        lines.append(say("mem.formula.time_bound", which=say(f"mem.bound.{time.bound_by}")))
-        low, high = capacity.COMPUTE_SHARE
+        lines.append(say("mem.formula.time_bound", which=say(f"mem.bound.{time.least.bound_by}")))
+        low, high = speed.COMPUTE_SHARE
         lines.append(say("mem.formula.time_range", compute=f"{low:.0%}–{high:.0%}", **shares))
     else:
-        lines.append(say("mem.formula.time_unknown", least=capacity.MEMORY_BOUND_BELOW))
+        lines.append(say("mem.formula.time_unknown", least=speed.MEMORY_BOUND_BELOW))
         lines.append(say("mem.formula.time_range_bytes", **shares))
     if any(g.active is not None and g.active < g.count for g in found.choice.model.weights or ()):
         lines.append(say("mem.formula.time_experts"))
