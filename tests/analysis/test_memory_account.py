@@ -53,7 +53,7 @@ def test_a_run_without_readings_has_no_rest() -> None:
 
 def test_where_no_formula_stands_nothing_is_predicted() -> None:
     log, _ = read("2-chat")
-    spec = replace(log.started.spec, counted_parameters=10**8)
+    spec = replace(log.started.spec, weights=None, counted_parameters=10**8)
     counted = RunLog.of([replace(log.started, spec=spec), *list(log)[1:]])
     found = memory_account.account(counted)
     assert found.predicted_live_bytes is None and found.predicted_reserved_bytes is None

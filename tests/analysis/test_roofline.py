@@ -93,15 +93,6 @@ def test_a_ceiling_that_is_no_positive_number_is_refused() -> None:
         ceilings.from_dict(data)
 
 
-def test_datasheets_are_found_by_name_and_not_guessed() -> None:
-    assert roofline.datasheet("NVIDIA H200").bandwidth_per_s == 4.8e12
-    assert roofline.datasheet("NVIDIA H100 PCIe").bandwidth_per_s == 2.0e12
-    assert roofline.datasheet("NVIDIA H100 80GB HBM3").bandwidth_per_s == 3.35e12
-    assert roofline.datasheet("NVIDIA A100-SXM4-80GB").flops_per_s["float32"] == 19.5e12
-    assert roofline.datasheet("AMD EPYC") is None
-    assert roofline.datasheet("NVIDIA L40S") is None  # not an L4
-
-
 def test_measured_ceilings_are_the_best_try_of_the_best_kernel() -> None:
     found = measure("cpu", "toy", buffer_bytes=2**22, sizes=(64, 128), most_s=0.01)
     assert found.bandwidth.per_s == max(found.kernels.values())

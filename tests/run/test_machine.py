@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from viz_engine.memory import devices
 from viz_engine.memory.devices import GB, GIB, Device, Figure
 from viz_engine.run import machine
+from viz_engine.run.ceilings import Ceiling, Ceilings
 
 NAMES = [row.name for row in devices.devices()]
 
@@ -71,6 +73,51 @@ def test_a_format_without_a_unit_is_computed_in_sixteen_bits() -> None:
 def test_an_unknown_device_names_those_that_are_near() -> None:
     with pytest.raises(KeyError, match="NVIDIA H200 SXM"):
         devices.device("h200")
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        ("NVIDIA H200", "NVIDIA H200 SXM"),
+        ("NVIDIA H100 PCIe", "NVIDIA H100 80 GB PCIe"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80 GB SXM"),
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80 GB SXM"),
+        ("NVIDIA A100 80GB PCIe", "NVIDIA A100 80 GB PCIe"),
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100 40 GB"),
+        ("NVIDIA L4", "NVIDIA L4"),
+        ("Tesla T4", "NVIDIA T4"),
+    ],
+)
+def test_a_device_is_found_by_what_it_calls_itself(called: str, name: str) -> None:
+    found = devices.called(called)
+    assert found.name == name and found.bandwidth and found.promised("float32")
+
+
+def test_what_a_maker_promises_is_not_guessed() -> None:
+    assert devices.called("AMD EPYC") is None
+    assert devices.called("NVIDIA L40S").name == "NVIDIA L40S"  # not an L4
+    assert devices.called("NVIDIA H100 NVL") is None
+    assert devices.called("NVIDIA GeForce RTX 3090 Ti") is None
+    assert devices.device("NVIDIA T4").promised("bfloat16") is None
+    assert devices.device("NVIDIA A100 80 GB SXM").promised("float32").plain == 19.5e12
+
+
+def test_measured_ceilings_are_the_rates_of_this_machine() -> None:
+    best = Ceiling(per_s=3e9, spread=0.0, num=4, kernel="k")
+    found = devices.this_machine(
+        Ceilings(
+            machine="m",
+            device="cpu",
+            num_threads=1,
+            measured_at="2026-01-01",
+            buffer_bytes=1,
+            bandwidth=best,
+            kernels={},
+            flops={"float32": best, "bfloat16": replace(best, per_s=1e9)},
+        )
+    )
+    assert found.bandwidth.plain == 3e9 and found.bandwidth.checked == "here"
+    assert found.flops_per_s("bf16").plain == 3e9  # widened, where that is faster
 
 
 def test_this_machine_says_its_memory_and_claims_no_rate() -> None:

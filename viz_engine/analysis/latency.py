@@ -75,7 +75,7 @@ def prefill_work(started: RunStarted, columns: int, batch: int = 1) -> cost.Work
     """The least that prompts of `columns` tokens take, in however many pieces. None where no
     formula stands."""
     spec, dtype = started.spec, started.settings.dtype
-    if spec.uncounted:
+    if spec is None or spec.uncounted:
         return None
     try:
         return cost.prefill_work(

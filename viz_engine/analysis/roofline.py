@@ -7,7 +7,6 @@ in the engine process and kept in the user's cache folder; here they are read, w
 Try it: `python -m viz_engine ceilings`
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from viz_engine.run import cost
@@ -15,64 +14,6 @@ from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.cost import LeastTime
 from viz_engine.run.events import RunStarted
 from viz_engine.run.log import RunLog
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Datasheet:
-    """What the maker promises: dense, without sparsity."""
-
-    bandwidth_per_s: float
-    flops_per_s: Mapping[str, float]
-    source: str
-
-
-# A part of the device's name -> datasheet; the first that fits. NVIDIA's own product pages.
-DATASHEETS = {
-    "H200": Datasheet(
-        bandwidth_per_s=4.8e12,
-        flops_per_s={"bfloat16": 989e12, "float16": 989e12, "float32": 67e12},
-        source="nvidia.com/en-us/data-center/h200",
-    ),
-    "H100 PCIe": Datasheet(
-        bandwidth_per_s=2.0e12,
-        flops_per_s={"bfloat16": 756e12, "float16": 756e12, "float32": 51e12},
-        source="nvidia.com/en-us/data-center/h100",
-    ),
-    "H100": Datasheet(
-        bandwidth_per_s=3.35e12,
-        flops_per_s={"bfloat16": 989e12, "float16": 989e12, "float32": 67e12},
-        source="nvidia.com/en-us/data-center/h100",
-    ),
-    "A100": Datasheet(
-        bandwidth_per_s=2.039e12,
-        flops_per_s={"bfloat16": 312e12, "float16": 312e12, "float32": 19.5e12},
-        source="nvidia.com/en-us/data-center/a100",
-    ),
-    "L4": Datasheet(
-        bandwidth_per_s=0.3e12,
-        flops_per_s={"bfloat16": 121e12, "float16": 121e12, "float32": 30.3e12},
-        source="nvidia.com/en-us/data-center/l4",
-    ),
-    "T4": Datasheet(
-        bandwidth_per_s=0.32e12,
-        flops_per_s={"float16": 65e12, "float32": 8.1e12},
-        source="nvidia.com/en-us/data-center/tesla-t4",
-    ),
-}
-
-
-def datasheet(machine: str) -> Datasheet | None:
-    """The maker's numbers, where this table knows the device. Of processors none: what a machine
-    reaches depends on its memory modules, which it does not name."""
-    words = machine.replace("-", " ").split()
-    for name, sheet in DATASHEETS.items():
-        if all(word in words for word in name.split()):
-            return sheet
-    return None
-
-
-# ---- kept by machine ---------------------------------------------------------------------------
-
 
 # ---- the roof of a run ---------------------------------------------------------------------------
 
@@ -131,7 +72,7 @@ def step_points(log: RunLog) -> list[StepPoint]:
     """Each step of a run. What a source does not tell is None."""
     points, reserved = [], None
     last_ns = log.started.accepted_ns if log.started else 0
-    for at, (step, cost) in enumerate(log.with_costs()):
+    for at, (step, predicted) in enumerate(log.with_costs()):
         kv = (step.kv_bytes_read, step.kv_bytes_written)
         points.append(
             StepPoint(
@@ -141,8 +82,8 @@ def step_points(log: RunLog) -> list[StepPoint]:
                 columns=log.columns[at],
                 seconds=step.duration_ns / 1e9,
                 gap_s=(step.start_ns - last_ns) / 1e9,
-                linear_flops=cost and cost.linear_flops,
-                attention_flops=cost and cost.attention_flops,
+                linear_flops=predicted and predicted.linear_flops,
+                attention_flops=predicted and predicted.attention_flops,
                 weight_bytes=step.weight_bytes_read,
                 kv_bytes=None if None in kv else sum(kv),
                 grew=step.kv_reserved_bytes is not None and step.kv_reserved_bytes != reserved,

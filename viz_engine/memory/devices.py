@@ -49,7 +49,8 @@ class Device:
     `memory` is what the vendor sells, in its own unit; `reported` what nvidia-smi shows, which is
     what an engine can divide up: an "80 GB" H100 reports 81 559 MiB, 79.6 GiB, 85.5 GB. `tflops`
     are dense matrix rates with FP32 accumulation, by number format, never the sparse ones of the
-    first line of a datasheet.
+    first line of a datasheet; fp32 is that of plain float32 products. `named`: the words by which
+    the device is known where it names itself in another order.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Device:
     reported: Figure | None = None
     bandwidth: Figure | None = None
     tflops: Mapping[str, Figure] = field(default_factory=dict)
+    named: tuple[str, ...] = ()
 
     @property
     def capacity(self) -> Figure:
@@ -77,6 +79,12 @@ class Device:
             if name in self.tflops:
                 return self.tflops[name]
         return None
+
+    def promised(self, dtype: str) -> Figure | None:
+        """The maker's rate for products in a type of torch's; float16's is bfloat16's too."""
+        names = {"float32": ("fp32",), "bfloat16": ("bf16",), "float16": ("fp16", "bf16")}
+        found = (self.tflops.get(name) for name in names.get(dtype, ()))
+        return next((rate for rate in found if rate), None)
 
 
 @cache
@@ -99,6 +107,7 @@ def devices() -> tuple[Device, ...]:
                 name: figure(value, "TFLOP/s", source)
                 for name, (value, source) in row.get("tflops", {}).items()
             },
+            named=tuple(row.get("named", ())),
         )
         for row in table["devices"]
     )
@@ -111,6 +120,16 @@ def device(name: str) -> Device:
             return row
     near = [row.name for row in devices() if name.casefold() in row.name.casefold()]
     raise KeyError(f"no device {name!r}; {near or [row.name for row in devices()]}")
+
+
+def called(machine: str) -> Device | None:
+    """The device of the table that calls itself `machine`; None where it is none of them. Of
+    processors there is none: what a machine reaches depends on its memory modules."""
+    words = machine.replace("-", " ").split()
+    for row in devices():
+        if row.named and set(row.named) <= set(words) or row.name.split() == words:
+            return row
+    return None
 
 
 def this_machine(ceilings: Ceilings | None = None) -> Device:

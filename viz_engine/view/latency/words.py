@@ -13,6 +13,7 @@ from viz_engine.analysis import definitions, diagnose, fits, latency, roofline
 from viz_engine.analysis.diagnose import Diagnosis, Verdict
 from viz_engine.analysis.latency import Growth, TokenCosts
 from viz_engine.analysis.points import Spread, points_of
+from viz_engine.memory import devices
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.events import RunStarted
 from viz_engine.run.log import RunLog
@@ -218,16 +219,17 @@ def itl_note(result: SweepResult, say: Say) -> str:
 def ceiling_cards(ceilings: Ceilings, roof: str | None, tag: str, say: Say) -> list[Number]:
     """The ceilings, and the maker's numbers beside them. `roof`: the number format whose rate the
     runs stand under."""
-    sheet = roofline.datasheet(ceilings.machine)
+    sheet = devices.called(ceilings.machine)
     one = ceilings.bandwidth
     kernels = ", ".join(f"{name} {giga(value)}" for name, value in sorted(ceilings.kernels.items()))
     found = [
         _card(say, "bandwidth", giga(one.per_s), tag, "GB/s", kernel=one.kernel, num=one.num,
               spread=share(one.spread), kernels=kernels,
               buffer=f"{ceilings.buffer_bytes / 2**20:.0f}",
-              sheet=giga(sheet.bandwidth_per_s) if sheet else NONE)
+              sheet=giga(sheet.bandwidth.plain) if sheet else NONE)
     ]  # fmt: skip
     for name, rate in ceilings.flops.items():
+        promised = sheet.promised(name) if sheet else None
         card = _card(
             say,
             "rate",
@@ -238,7 +240,7 @@ def ceiling_cards(ceilings: Ceilings, roof: str | None, tag: str, say: Say) -> l
             kernel=rate.kernel,
             num=rate.num,
             spread=share(rate.spread),
-            sheet=giga(sheet.flops_per_s.get(name)) if sheet else NONE,
+            sheet=giga(promised.plain) if promised else NONE,
         )
         found.append(card)
     top = ceilings.flops[roof].per_s if roof else None
