@@ -20,7 +20,7 @@ TABLE = ASSETS / "hardware.json"
 GB, GIB = 10**9, 2**30  # vendors count memory in the first, engines in the second
 
 
-UNITS = {"GB": GB, "GiB": GIB, "MiB": 2**20, "GB/s": GB, "GiB/s": GIB}
+UNITS = {"GB": GB, "GiB": GIB, "MiB": 2**20, "GB/s": GB, "GiB/s": GIB, "GFLOP/s": 10**9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def this_machine(ceilings: Ceilings | None = None) -> Device:
         memory=size,
         bandwidth=figure(value=ceilings.bandwidth.per_s / GB, unit="GB/s"),
         tflops={
-            name: figure(value=ceilings.flops[roof].per_s / 10**12, unit="TFLOP/s")
+            name: figure(value=ceilings.flops[roof].per_s / 10**9, unit="GFLOP/s")
             for name, roof in rates.items()
             if roof is not None
         },

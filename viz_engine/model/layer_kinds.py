@@ -1,6 +1,6 @@
 """Of which kind each layer of a model is, from a list, a pattern, a period or a window.
 
-What a layer of each kind keeps is `layer_rows.py`. No model has a rule of its own: rules hang on
+What a layer of each kind keeps is `layer_sizes.py`. No model has a rule of its own: rules hang on
 keys, and where no key tells, on the type of the configuration class.
 
 Try it: `python -m viz_engine size --model gemma-3-12b --context 32768`
