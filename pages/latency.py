@@ -17,10 +17,11 @@ from viz_engine.model.tokenizer import tokenizer_of
 from viz_engine.run import sweep
 from viz_engine.run.command import QUESTIONS
 from viz_engine.run.events import RunSettings
-from viz_engine.run.sweep import KINDS, SweepResult, SweepSettings, values_of
+from viz_engine.run.experiment import ExperimentLog
+from viz_engine.run.sweep import KINDS, SweepSettings, values_of
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
-from viz_engine.server.sweeps import SweepJob, sweeps
+from viz_engine.server.runs import Run
 from viz_engine.text import Message, UserError, grouped, plain, t
 from viz_engine.view import ask, charts, markup
 from viz_engine.view.ask import KEEP
@@ -49,7 +50,6 @@ TURNS = 20
 
 language = st.session_state.language
 registry = server_registry.registry()
-jobs = sweeps()
 session_id = get_script_run_ctx().session_id
 state = st.session_state
 
@@ -80,9 +80,9 @@ def first_values() -> None:
         state.lat_section = query["section"]
         follow_section()
     asked = query.get("sweep", "")
-    job = jobs.get(asked)
-    if job is not None:
-        take(job)
+    run = sweep_of(asked)
+    if run is not None:
+        take(run)
     elif asked and asked.removeprefix("recorded-") in KINDS:
         state.lat_what = asked.removeprefix("recorded-")
         fill_values()
@@ -109,10 +109,17 @@ def follow_section() -> None:
         fill_values()
 
 
-def take(job: SweepJob) -> None:
+def sweep_of(run_id: str) -> Run | None:
+    """The sweep of that id, of one of the kinds that this page shows."""
+    run = registry.get(run_id)
+    shown = run is not None and run.what == "sweep" and run.log.head is not None
+    return run if shown and run.log.settings.what in KINDS else None
+
+
+def take(run: Run) -> None:
     """Show this sweep in place of the recorded one of its kind."""
-    what = job.sweep.result.settings.what
-    state.lat_jobs = {**state.lat_jobs, what: job.id}
+    what = run.log.settings.what
+    state.lat_jobs = {**state.lat_jobs, what: run.id}
     state.lat_what = what
     fill_values()
 
@@ -136,26 +143,22 @@ def settings_chosen() -> SweepSettings:
 def submit() -> None:
     """Start a sweep with what the boxes hold. A refusal is a sentence; what was there stays."""
     try:
-        job = jobs.submit(settings_chosen(), session_id)
+        run = registry.submit(settings_chosen(), session_id)
     except UserError as error:
         state.lat_notice = error.message
         return
     state.lat_notice = None
-    state.lat_job = job.id
-    state.lat_section = job.sweep.result.settings.what
+    state.lat_job = run.id
+    state.lat_section = run.settings.what
 
 
 def measure() -> None:
     """Measure the ceilings of the device that `auto` takes here."""
-    registry.engine.start()
-    registry.engine.measure(registry.engine.info().device or "cpu")
-    state.lat_measuring = True
+    state.lat_measuring = registry.measure(registry.engine.info().device or "cpu").id
 
 
 def stop() -> None:
-    job = jobs.get(state.get("lat_job") or "")
-    if job is not None:
-        job.stop()
+    registry.cancel(state.get("lat_job") or "")
 
 
 def open_file() -> None:
@@ -163,18 +166,18 @@ def open_file() -> None:
     upload = state.lat_upload
     if upload is None:
         return
-    job, state.lat_notice = ask.opened(upload, added, "sweep.bad_file")
-    if job is not None:
-        take(job)
-        state.lat_section = job.sweep.result.settings.what
+    run, state.lat_notice = ask.opened(upload, added, "sweep.bad_file")
+    if run is not None:
+        take(run)
+        state.lat_section = run.log.settings.what
 
 
-def added(data: bytes) -> SweepJob:
+def added(data: bytes) -> Run:
     """The sweep in a file, so that it has a link. Raises UserError."""
-    result = SweepResult.read(data)
-    if not any(log.steps for log in result.logs):
+    log = ExperimentLog.read(data, "sweep")
+    if log.settings.what not in KINDS or not any(run.steps for run in log.runs()):
         raise UserError("sweep.bad_file")
-    return jobs.add(result)
+    return registry.add_log(log)
 
 
 def use_recorded() -> None:
@@ -182,15 +185,15 @@ def use_recorded() -> None:
     state.lat_jobs = {}
 
 
-def result_of(what: str) -> tuple[SweepResult | None, str]:
+def result_of(what: str) -> tuple[ExperimentLog | None, str]:
     """The sweep to show of a kind, and how its times are tagged."""
-    job = jobs.get(state.lat_jobs.get(what, ""))
-    if job is not None and job.sweep.result.logs:
-        return job.result(), "measured" if job.session_id == session_id else "recorded"
+    run = sweep_of(state.lat_jobs.get(what, ""))
+    if run is not None and run.log.runs():
+        return run.log, "measured" if run.session_id == session_id else "recorded"
     return recorded.sweep(what), "recorded"
 
 
-def shown_results() -> list[SweepResult]:
+def shown_results() -> list[ExperimentLog]:
     return [found for what in KINDS if (found := result_of(what)[0]) is not None]
 
 
@@ -199,18 +202,18 @@ def diagnosis(_logs: list, _ceilings: object, key: str) -> Diagnosis:
     return diagnose.diagnose(_logs, _ceilings)
 
 
-def diagnosis_of(results: list[SweepResult]) -> Diagnosis:
+def diagnosis_of(results: list[ExperimentLog]) -> Diagnosis:
     """The findings on all runs of the same machine as the first sweep's."""
-    logs = [log for result in results for log in result.logs]
+    logs = [log for result in results for log in result.runs()]
     ceilings = next((one.ceilings for one in results if one.ceilings), None)
     key = "|".join(log.started.run_id for log in logs) + repr(ceilings)
     return diagnosis(logs, ceilings, key)
 
 
-def same_machine(results: list[SweepResult]) -> list[SweepResult]:
+def same_machine(results: list[ExperimentLog]) -> list[ExperimentLog]:
     """Those of the machine and dtype of the first: others stand under another roof."""
 
-    def machine(result: SweepResult) -> tuple[str, ...]:
+    def machine(result: ExperimentLog) -> tuple[str, ...]:
         started = result.started
         return started.hardware.name, started.hardware.device, started.settings.dtype
 
@@ -226,10 +229,10 @@ def same_machine(results: list[SweepResult]) -> list[SweepResult]:
 
 def ask_band() -> None:
     """What to measure, left; budget and the one button, right."""
-    job = jobs.get(state.get("lat_job") or "")
-    running = job is not None and not job.finished
-    if job is not None and job.finished and state.get("lat_ended") != job.id:
-        take_ended(job)
+    run = sweep_of(state.get("lat_job") or "")
+    running = run is not None and not run.finished
+    if run is not None and run.finished and state.get("lat_ended") != run.id:
+        take_ended(run)
     left, right = st.columns([2, 3], gap="small", vertical_alignment="bottom")
     with left:
         boxes = st.columns([1, 1], gap="small", vertical_alignment="bottom")
@@ -313,60 +316,62 @@ def files_box() -> None:
     )  # fmt: skip
     st.button(
         say("lat.measure"), key="lat_measure", on_click=measure, width="stretch",
-        help=say("lat.measure_help"), disabled=registry.engine.info().measuring,
+        help=say("lat.measure_help"), disabled=registry.measuring is not None,
     )  # fmt: skip
 
 
 @st.fragment(run_every=1.0)
 def under_way() -> None:
     """How far the sweep is; the page is drawn again when a run is over."""
-    job = jobs.get(state.get("lat_job") or "")
-    if job is None:
+    run = sweep_of(state.get("lat_job") or "")
+    if run is None:
         return
-    job.seen()
-    status = job.status()
-    done = status.progress.num_done
-    if job.finished or done != state.get("lat_done", 0):
+    registry.seen(run)
+    progress, message, fraction = run.log.progress(), run.message, run.fraction
+    done = progress.num_done
+    if run.finished or done != state.get("lat_done", 0):
         state.lat_done = done
         if done:
-            take_silently(job)
+            take_silently(run)
         st.rerun()
-    total, left = status.progress.num_total, status.progress.left_s
-    if status.message is not None:
-        text = status.message.text(language)
-        text += "" if status.fraction is None else f" {status.fraction:.0%}"
+    total, left = progress.num_total, progress.left_s
+    if message is not None and run.state != "running":
+        text = message.text(language)
+        text += "" if fraction is None else f" {fraction:.0%}"
     else:
-        text = say("lat.progress", done=done, total=total, value=status.value or "-")
+        newest = progress.newest
+        value = newest.label[run.settings.varied] if newest and newest.open else "-"
+        text = say("lat.progress", done=done, total=total, value=value)
         text += "" if left is None else " · " + say("lat.left", seconds=round(left))
     st.progress(min(done / max(total, 1), 1.0), text=plain(text))
 
 
-def take_ended(job: SweepJob) -> None:
+def take_ended(run: Run) -> None:
     """Show what a sweep that is over has, and say why it ended, however the page learned of it."""
-    state.lat_ended, state.lat_done = job.id, 0
-    ended = job.sweep.result
-    if ended.logs:
-        take_silently(job)
+    state.lat_ended, state.lat_done = run.id, 0
+    ended = run.log
+    if ended.runs():
+        take_silently(run)
     state.lat_notice = ended.error or (
         Message(key=f"lat.ended.{ended.ended}") if ended.ended != "done" else None
     )
 
 
-def take_silently(job: SweepJob) -> None:
-    what = job.sweep.result.settings.what
-    state.lat_jobs = {**state.lat_jobs, what: job.id}
-    st.query_params["sweep"] = job.id
+def take_silently(run: Run) -> None:
+    what = run.log.settings.what
+    state.lat_jobs = {**state.lat_jobs, what: run.id}
+    st.query_params["sweep"] = run.id
 
 
 @st.fragment(run_every=1.0)
 def measuring() -> None:
     """Until the ceilings are there."""
-    info = registry.engine.info()
-    if info.measuring:
+    run = registry.get(state.lat_measuring)
+    if run is not None and not run.finished:
         st.caption(say("lat.measuring"))
         return
-    state.lat_measuring = False
-    state.lat_notice = info.measure_problem or Message(key="lat.measured_now")
+    state.lat_measuring = None
+    state.lat_notice = (run.error if run else None) or Message(key="lat.measured_now")
     st.rerun()
 
 
@@ -384,7 +389,7 @@ def picture(figure: object, name: str, alt: str) -> None:
     )
 
 
-def where(result: SweepResult, tag: str, *others: SweepResult) -> None:
+def where(result: ExperimentLog, tag: str, *others: ExperimentLog) -> None:
     """Whose numbers these are; `others` are of the same machine."""
     started = result.started
     text = say(
@@ -395,7 +400,7 @@ def where(result: SweepResult, tag: str, *others: SweepResult) -> None:
         threads=started.hardware.num_threads or "-",
         model=started.spec.name if started.spec else started.settings.model,
         dtype=started.settings.dtype,
-        runs=sum(len(one.logs) for one in (result, *others)),
+        runs=sum(len(one.runs()) for one in (result, *others)),
         when=started.started_at[:10],
     )
     if result.ended != "done":
@@ -403,16 +408,16 @@ def where(result: SweepResult, tag: str, *others: SweepResult) -> None:
     st.caption(plain(text))
 
 
-def tag_of(results: list[SweepResult]) -> str:
+def tag_of(results: list[ExperimentLog]) -> str:
     """How the times of several sweeps are tagged: some may ship, others be made here."""
     tags = {result_of(result.settings.what)[1] for result in results}
     return tags.pop() if len(tags) == 1 else "both"
 
 
-def shown(what: str) -> tuple[SweepResult, str] | None:
+def shown(what: str) -> tuple[ExperimentLog, str] | None:
     """The sweep of a kind, or a sentence where there is none."""
     result, tag = result_of(what)
-    if result is None or not result.logs:
+    if result is None or not result.runs():
         st.caption(say("lat.none"))
         return None
     where(result, tag)
@@ -457,7 +462,7 @@ def itl() -> None:
     st.caption(words.itl_note(result, say))
 
 
-def ends(result: SweepResult, figure: str) -> dict[str, object]:
+def ends(result: ExperimentLog, figure: str) -> dict[str, object]:
     points = points_of(result)
     first, last = (getattr(point, figure) for point in (points[0], points[-1]))
     return {
@@ -509,9 +514,9 @@ def roof() -> None:
 def definitions_of() -> None:
     if (found := shown("itl")) is None:
         return
-    logs = found[0].logs
+    logs = found[0].runs()
     live_run = registry.get(state.get("run_id") or "")
-    if live_run is not None and live_run.log.steps:
+    if live_run is not None and live_run.what == "run" and live_run.log.steps:
         of = st.segmented_control(
             say("lat.of"),
             ("sweep", "live"),
@@ -615,7 +620,7 @@ def diagnosis_section() -> None:
             for message in (*verdict.evidence, *verdict.unknown, verdict.next):
                 st.caption(plain(message.text(language)))
     left, right = st.columns([5, 4], gap="medium")
-    logs = [log for result in results for log in result.logs]
+    logs = [log for result in results for log in result.runs()]
     with left:
         figure = latency_charts.memory_chart(logs, say, theme())
         if figure is not None:
@@ -631,7 +636,7 @@ def share() -> None:
     """The link, the numbers, the files, and what the charts' buttons save."""
     result, _ = result_of(state.lat_what)
     job_id = state.lat_jobs.get(state.lat_what, "")
-    name = job_id if jobs.get(job_id) else f"recorded-{state.lat_what}"
+    name = job_id if registry.get(job_id) else f"recorded-{state.lat_what}"
     base = (st.context.url or "").partition("?")[0]
     st.caption(say("lat.link"), help=say("lat.link_help"))
     st.code(f"{base}?sweep={name}&section={state.lat_what}&lang={language}", language=None)

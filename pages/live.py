@@ -144,7 +144,7 @@ def current_run() -> tuple[Run | None, bool]:
     if run_id and run_id.removeprefix(recorded.RUN) in names:
         return recorded.run(registry, run_id.removeprefix(recorded.RUN)), True
     run = registry.get(run_id) if run_id else None
-    if run is not None:
+    if run is not None and run.what == "run":
         if st.query_params.get("run") != run.id or st.session_state.get("run_id") != run.id:
             show(run.id)
         return run, False

@@ -14,8 +14,9 @@ from viz_engine.model.spec import ModelSpec
 from viz_engine.run import checks, cost, metrics
 from viz_engine.run.codec import settings_from_dict, settings_to_dict
 from viz_engine.run.events import RunSettings
+from viz_engine.run.experiment import ExperimentLog, LogitsCompared, PrefixChanged
 from viz_engine.run.log import RunLog
-from viz_engine.run.race import CACHES, MAX_REPEATS, RaceLog, RaceSettings
+from viz_engine.run.race import MAX_REPEATS, RaceSettings
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
@@ -161,7 +162,7 @@ def open_file() -> None:
     if upload is None:
         return
     run, st.session_state.race_notice = view_ask.opened(
-        upload, lambda data: registry.add_log(RaceLog.read(data)), "race.broken"
+        upload, lambda data: registry.add_log(ExperimentLog.read(data, "race")), "race.broken"
     )
     if run is not None:
         show(run.id)
@@ -176,7 +177,7 @@ def current_race() -> tuple[Run | None, bool]:
         show(race_id)
         return recorded.race(registry, race_id.removeprefix(recorded.RACE)), True
     run = registry.get(race_id) if race_id else None
-    if run is not None and run.is_race:
+    if run is not None and run.what == "race":
         show(race_id)
         return run, run.settings is None  # a file plays from its start
     if race_id:
@@ -191,7 +192,7 @@ def keep_link(run: Run | None) -> None:
     state, params = st.session_state, {}
     if run is not None:
         params["race"] = run.id
-        settings = run.settings if run.settings else run.log.race and run.log.race.settings
+        settings = run.settings or (run.log.head and run.log.settings)
         if settings and (ask := packed(settings)):
             params["ask"] = ask
     params["mode"] = state.get("race_mode", "clock")
@@ -207,7 +208,7 @@ def keep_link(run: Run | None) -> None:
 # ---- the band at the top -------------------------------------------------------------------------
 
 
-def cost_line(shown: RaceLog | None) -> None:
+def cost_line(shown: ExperimentLog | None) -> None:
     """What this race will take, before it runs; or the sentence why it cannot run."""
     settings = settings_chosen()
     try:
@@ -223,7 +224,7 @@ def cost_line(shown: RaceLog | None) -> None:
         run = dataclasses.replace(run, dtype=dtype, cache="none")
         checks.check(spec, run, [prompt_len])
         checks.check_race(settings, spec.num_layers, spec.num_query_heads)
-        flops = {c: lane_flops(spec, dtype, prompt_len, run.new_tokens, c) for c in CACHES}
+        flops = {c: lane_flops(spec, dtype, prompt_len, run.new_tokens, c) for c in race.CACHES}
         text = say(
             "race.cost",
             tokens=grouped(prompt_len),
@@ -241,7 +242,9 @@ def cost_line(shown: RaceLog | None) -> None:
         st.caption(f":orange[{plain(error.message.text(language))}]")
 
 
-def about_s(shown: RaceLog | None, spec: ModelSpec, flops: dict[str, int], repeats: int) -> str:
+def about_s(
+    shown: ExperimentLog | None, spec: ModelSpec, flops: dict[str, int], repeats: int
+) -> str:
     """About how long it takes at the speed of the race on the page, which may be another
     machine's; nothing where that one is too short to tell."""
     seconds = shown and race.seconds_at(shown, spec, flops)
@@ -347,8 +350,8 @@ def races_box(run: Run | None) -> None:
     st.caption(say("race.link"), help=say("race.link_help"))
     link = "&".join(f"{key}={value}" for key, value in st.query_params.items())
     st.code(f"{(st.context.url or '').partition('?')[0]}?{link}", language=None, wrap_lines=True)
-    if run.log.race is not None and run.log.race.command:
-        st.code(run.log.race.command[:2000], language="bash", wrap_lines=True)
+    if run.log.head is not None and run.log.head.command:
+        st.code(run.log.head.command[:2000], language="bash", wrap_lines=True)
 
 
 # ---- the panels under the lanes ------------------------------------------------------------------
@@ -366,7 +369,7 @@ def words(*keys: str) -> dict[str, str]:
     return lanes | {key: say(f"race.figure.{key}") for key in keys}
 
 
-def panels(log: RaceLog) -> None:
+def panels(log: ExperimentLog) -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
         st.segmented_control(
             say("race.panel"),
@@ -406,15 +409,15 @@ def panels(log: RaceLog) -> None:
     chosen[st.session_state.race_panel](log)
 
 
-def gain_panel(log: RaceLog) -> None:
+def gain_panel(log: ExperimentLog) -> None:
     """From which token on the cache pays, and that it does nothing for the first."""
     found = race.ratios(log)
     if not found or None in found:
         st.info(say("race.needs_both"))
         return
-    costs = {cache: race.token_costs(race.shown(log, cache)) for cache in CACHES}
+    costs = {cache: race.token_costs(race.shown(log, cache)) for cache in race.CACHES}
     flops = [
-        race.ratio(*(race.so_far(costs[cache], k).flops for cache in CACHES))
+        race.ratio(*(race.so_far(costs[cache], k).flops for cache in race.CACHES))
         for k in range(1, len(found) + 1)
     ]
     start, last = race.gain_from(log), found[-1]
@@ -436,7 +439,7 @@ def gain_panel(log: RaceLog) -> None:
         figure(made, "gain")
         st.caption(say("race.gain.note") + " " + tiny_text(log))
     with right:
-        times = {cache: race.times_ns(log, cache, 1) for cache in CACHES}
+        times = {cache: race.times_ns(log, cache, 1) for cache in race.CACHES}
         bars = {c: (s.low / 1e9, s.median / 1e9, s.high / 1e9) for c, s in times.items()}
         x = {"x": say("race.figure.ttft")}
         figure(race_charts.race_ttft(bars, words() | x, colours), "ttft")
@@ -445,13 +448,13 @@ def gain_panel(log: RaceLog) -> None:
         st.caption(say(key, prompt=prompt_len(log), num=times["none"].num))
 
 
-def tiny_text(log: RaceLog) -> str:
+def tiny_text(log: ExperimentLog) -> str:
     """Where the gain begins with a prompt of one token, from the shipped race."""
-    started = log.lanes[0].log.started
+    started = log.started
     tiny = recorded_one_token(started.spec)
     if tiny is None or tiny is log or started.prompt_columns == 1:
         return ""
-    found, one = race.ratios(tiny), tiny.lanes[0].log.started
+    found, one = race.ratios(tiny), tiny.started
     if not found or None in found:
         return ""
     params = {f"r{k}": f"{found[k - 1].median:.1f}" for k in (1, 2, 8) if k <= len(found)}
@@ -460,17 +463,17 @@ def tiny_text(log: RaceLog) -> str:
     return say("race.gain.tiny", date=one.started_at[:10], **params)
 
 
-def prompt_len(log: RaceLog) -> str:
-    return grouped(log.lanes[0].log.started.prompt_columns)
+def prompt_len(log: ExperimentLog) -> str:
+    return grouped(log.started.prompt_columns)
 
 
-def proof_panel(log: RaceLog) -> None:
+def proof_panel(log: ExperimentLog) -> None:
     """Both lanes write the same: the largest logit gap of each token."""
-    compared = log.logits
+    compared = log.finding(LogitsCompared)
     if compared is None or not compared.gaps:
         st.info(say("race.needs_both"))
         return
-    dtype = log.lanes[0].log.started.settings.dtype
+    dtype = log.started.settings.dtype
     at = compared.first_difference
     params = {
         "n": len(compared.gaps),
@@ -498,22 +501,22 @@ def growth_of(spec: ModelSpec, cached: bool) -> list[tuple[int, int, int]]:
     return [(one.num_tokens, one.linear, one.attention) for one in found]
 
 
-def growth_panel(log: RaceLog) -> None:
+def growth_panel(log: ExperimentLog) -> None:
     """How the work grows with the length, predicted; measured times of a one-token race beside."""
-    started = log.lanes[0].log.started
+    started = log.started
     spec = started.spec
     if spec is None:
         st.info(say("race.growth.no_formula", model_type=plain(started.settings.model)))
         return
     try:
-        lanes = {cache: growth_of(spec, cache == "full") for cache in CACHES}
-        laws = {cache: race.growth_law(spec, cached=cache == "full") for cache in CACHES}
+        lanes = {cache: growth_of(spec, cache == "full") for cache in race.CACHES}
+        laws = {cache: race.growth_law(spec, cached=cache == "full") for cache in race.CACHES}
     except (ValueError, KeyError):
         st.info(say("race.growth.no_formula", model_type=spec.model_type))
         return
     from_one = log if started.prompt_columns == 1 else recorded_one_token(spec)
     measured = {}
-    for cache in CACHES:
+    for cache in race.CACHES:
         run = from_one and race.shown(from_one, cache)
         if run:
             measured[cache] = measured_times(run)
@@ -561,17 +564,17 @@ def measured_times(run: RunLog) -> list[tuple[int, float]]:
     return [(n, (steps[n - 1].end_ns - start) / 1e9) for n in wanted]
 
 
-def recorded_one_token(spec: ModelSpec | None) -> RaceLog | None:
+def recorded_one_token(spec: ModelSpec | None) -> ExperimentLog | None:
     """The shipped race from one token, where it is of this model; its type may be another."""
     if ONE_TOKEN not in recorded.names("races"):
         return None
     log = recorded.race(registry, ONE_TOKEN).log
-    return log if log.lanes[0].log.started.spec == spec else None
+    return log if log.started.spec == spec else None
 
 
-def attention_panel(log: RaceLog) -> None:
+def attention_panel(log: ExperimentLog) -> None:
     """Why only K and V are kept: the rows of one head's attention at step n and n + 1."""
-    looks = {cache: log.runs(cache, "look") for cache in CACHES}
+    looks = {cache: log.runs({"cache": cache}, "look") for cache in race.CACHES}
     samples = {
         cache: [e for e in runs[0] if e.kind == "attention_sample"] if runs else []
         for cache, runs in looks.items()
@@ -607,9 +610,9 @@ def padded(rows: object, above: int, height: int) -> list[list[float | None]]:
     return made + [[None]] * (height - len(made))
 
 
-def prefix_panel(log: RaceLog) -> None:
+def prefix_panel(log: ExperimentLog) -> None:
     """Which rows of K move when the prompt's first token is another one."""
-    changed = log.prefix
+    changed = log.finding(PrefixChanged)
     if changed is None:
         st.info(say("race.prefix.none"))
         return
@@ -624,7 +627,7 @@ def prefix_panel(log: RaceLog) -> None:
         "moved": f"{float((above > 0).mean()) if above.size else 0:.0%}",
     }
     st.markdown(say("race.prefix.text", **params))
-    texts = log.lanes[0].log.started.prompt_texts[0]
+    texts = log.started.prompt_texts[0]
     figure(
         race_charts.race_prefix(moved.tolist(), texts, words("moved", "row", "layer"), colours),
         "prefix",
@@ -647,7 +650,7 @@ with st.container():  # there without a notice too: the view below keeps its pla
     if notice := st.session_state.get("race_notice"):
         st.warning(plain(notice.text(language)), icon=":material/info:")
 lacks = ()
-if run is not None and over and run.log.race is not None:
+if run is not None and over and run.log.head is not None:
     lacks = tuple(message.text(language) for message in race.missing(run.log))
 components.race_view(
     run,
@@ -657,6 +660,6 @@ components.race_view(
     mode=st.session_state.race_mode,
     missing=lacks,
 )
-if run is not None and over and any(run.log.runs(cache) for cache in CACHES):
+if run is not None and over and run.log.runs():
     with st.container(key="race_panels"):
         panels(run.log)

@@ -24,12 +24,12 @@ export function takeRaceFrame(race, text) {
 }
 
 function takeRecord(race, event, beside) {
-  if (event.kind === "race_started") race.race = event;
-  else if (event.kind === "lane_started") race.all.push({ ...event, run: newRun() });
+  if (event.kind === "experiment_started") race.race = event;
+  else if (event.kind === "member_started") race.all.push({ ...event, cache: event.label.cache, run: newRun() });
   else if (event.kind === "logits_compared") race.logits = event;
   else if (event.kind === "prefix_changed") race.prefix = event;
-  else if (event.kind === "race_finished") race.finished = event;
-  else takeEvent(race.all[race.all.length - 1].run, event, beside);
+  else if (event.kind === "experiment_finished") race.finished = event;
+  else if (event.member !== undefined && event.kind !== "member_refused") takeEvent(race.all[event.member].run, event, beside);
   race.numEvents++;
 }
 

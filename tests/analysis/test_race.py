@@ -22,15 +22,15 @@ from viz_engine.engine.load import Loaded
 from viz_engine.run import command, cost, metrics
 from viz_engine.run.codec import to_line
 from viz_engine.run.events import RunSettings, StepFinished, Telemetry
-from viz_engine.run.log import LogError, RunLog
-from viz_engine.run.race import (
-    LaneStarted,
+from viz_engine.run.experiment import (
+    ExperimentFinished,
+    ExperimentLog,
     LogitsCompared,
-    RaceFinished,
-    RaceLog,
-    RaceSettings,
+    MemberStarted,
+    PrefixChanged,
 )
-from viz_engine.run.sweep import SweepResult
+from viz_engine.run.log import LogError, RunLog
+from viz_engine.run.race import LANES, RaceSettings
 from viz_engine.text import UserError
 
 PROMPT = "a prompt of some length, long enough for two pieces"
@@ -41,18 +41,20 @@ SETTINGS = RaceSettings(run=RUN, repeats=2, layer=1, query_head=2)
 SPEC = spec()  # the default model's sizes
 
 
-def made(loaded: Loaded, settings: RaceSettings = SETTINGS, **given: object) -> RaceLog:
-    return log_of(race_runs.race(loaded, settings, race_id="r", **given))
+def made(loaded: Loaded, settings: RaceSettings = SETTINGS, **given: object) -> ExperimentLog:
+    return log_of(race_runs.race(lambda run: loaded, settings, experiment_id="r", **given))
 
 
-def log_of(events: object) -> RaceLog:
-    log = RaceLog()
-    for event in events:
-        log.append(event)
-    return log
+def log_of(events: object) -> ExperimentLog:
+    return ExperimentLog.of(events)
 
 
-def both(**changes: object) -> RaceLog:
+def lane(cache: str) -> RunSettings:
+    """What a lane of RUN does."""
+    return SETTINGS.lane({"cache": cache})
+
+
+def both(**changes: object) -> ExperimentLog:
     return log_of(staged(("full", 20), ("none", 100), **changes))
 
 
@@ -61,27 +63,29 @@ def both(**changes: object) -> RaceLog:
 
 def test_a_race_is_read_back_equal_from_its_file() -> None:
     log = both()
-    again = RaceLog.read(log.to_jsonl().encode())
+    again = ExperimentLog.read(log.to_jsonl().encode())
     assert again.events == log.events and again.finished.finish_reason == "done"
-    assert [lane.cache for lane in again.lanes] == ["full", "none"]
+    assert [one.label["cache"] for one in again.members] == ["full", "none"]
 
 
 def test_a_record_out_of_its_place_is_refused() -> None:
     events = staged(("full", 20), ("none", 100))
-    lane = events.index(next(e for e in events if isinstance(e, LaneStarted)))
-    wrong = LaneStarted(cache="none", repeat=0, purpose="measured")
+    lane = events.index(next(e for e in events if isinstance(e, MemberStarted)))
+    wrong = MemberStarted(member=0, label={"cache": "none"}, repeat=0)
     uneven = LogitsCompared(gaps=(1.0,), margins=(), largest_logit=1.0, first_difference=None)
     broken = [
-        events[1:],  # without RaceStarted
+        events[1:],  # without ExperimentStarted
         [events[0], *events[lane + 1 :]],  # a run outside of a lane
         [*events[:lane], wrong, *events[lane + 1 :]],  # a cached run in the other lane
-        [*events[: lane + 3], RaceFinished(finish_reason="done")],  # in mid-run
+        [*events[: lane + 3], ExperimentFinished(finish_reason="done")],  # in mid-run
+        [*events[: lane + 3], dataclasses.replace(wrong, member=1)],  # one inside another
         [*events, events[-1]],
         [events[0], events[0]],
-        [*events[:-1], RaceFinished(finish_reason="won")],
-        [events[0], dataclasses.replace(wrong, cache="half")],
+        [*events[:-1], ExperimentFinished(finish_reason="won")],
+        [events[0], dataclasses.replace(wrong, label={"cache": "half"})],
+        [events[0], dataclasses.replace(wrong, member=1)],
         [events[0], dataclasses.replace(wrong, purpose="fun")],
-        [events[0], *[wrong] * 20],
+        [events[0], *[dataclasses.replace(wrong, member=i) for i in range(20)]],
         [events[0], uneven],
     ]
     for part in broken:
@@ -90,7 +94,9 @@ def test_a_record_out_of_its_place_is_refused() -> None:
 
 
 def test_lanes_that_read_different_prompts_are_refused() -> None:
-    events = staged(("full", 20))[:-1] + staged(("none", 100), prompt_len=20)[1:]
+    other = staged(("full", 20), ("none", 100), prompt_len=20)
+    begin = other.index(MemberStarted(member=1, label={"cache": "none"}, repeat=0))
+    events = staged(("full", 20))[:-1] + other[begin:]
     with pytest.raises(LogError, match="different prompts"):
         log_of(events)
 
@@ -107,20 +113,26 @@ def test_lanes_that_read_different_prompts_are_refused() -> None:
 )
 def test_a_file_that_is_no_race_is_refused_in_words(data: bytes, key: str) -> None:
     with pytest.raises(UserError) as refused:
-        RaceLog.read(data)
+        ExperimentLog.read(data, "race")
     assert refused.value.message.key == key
 
 
 def test_a_file_of_this_app_of_another_kind_names_the_page_that_opens_it() -> None:
-    files = {
-        "error.file_is_run": producer.log((12,), 3).to_jsonl().encode(),
-        "error.file_is_race": both().to_jsonl().encode(),
-        "error.file_is_sweep": b'{"kind": "sweep", "schema": 1}\n',
+    files = [
+        ("error.file_is_run", producer.log((12,), 3).to_jsonl().encode()),
+        ("error.file_is_race", both().to_jsonl().encode()),
+        ("error.file_is_race", b'{"kind":"race_started","race_id":"r","schema":1}\n'),
+        ("error.file_is_sweep", b'{"kind": "sweep", "schema": 1}\n'),
+        ("error.file_is_sweep", b'{"kind":"experiment_started","experiment":"sweep"}\n'),
+    ]
+    readers = {
+        "run": RunLog.read,
+        "race": lambda data: ExperimentLog.read(data, "race"),
+        "sweep": lambda data: ExperimentLog.read(data, "sweep"),
     }
-    readers = {"run": RunLog.read, "race": RaceLog.read, "sweep": SweepResult.read}
     for name, read in readers.items():
         own = f"error.file_is_{name}"
-        for key, data in files.items():
+        for key, data in files:
             if key != own:
                 with pytest.raises(UserError) as refused:
                     read(data)
@@ -133,16 +145,16 @@ def test_a_race_whose_end_is_missing_closes_with_what_it_has() -> None:
     for event in log.closing("cancelled", None):
         log.append(event)
     assert log.finished.finish_reason == "cancelled"
-    assert len(log.runs("full")) == 1 and log.runs("none") == []
+    assert len(log.runs({"cache": "full"})) == 1 and log.runs({"cache": "none"}) == []
     assert [message.key for message in race.missing(log)] == ["race.missing.none"]
 
 
 def test_a_lane_that_never_began_closes_too() -> None:
     start = staged(("full", 20))[:-1]
-    log = log_of([*start, LaneStarted(cache="none", repeat=0, purpose="measured")])
+    log = log_of([*start, MemberStarted(member=1, label={"cache": "none"}, repeat=0)])
     for event in log.closing("error", None):
         log.append(event)
-    assert len(log.runs("full")) == 1 and log.started is log.lanes[0].log.started
+    assert len(log.runs({"cache": "full"})) == 1 and log.started is log.members[0].log.started
 
 
 # ---- alignment, table, spread --------------------------------------------------------------------
@@ -202,10 +214,10 @@ def test_a_lane_that_is_missing_has_no_numbers_and_no_ratio() -> None:
 
 def test_the_run_of_median_time_is_shown_and_the_spread_is_over_all() -> None:
     log = log_of(staged(("full", 20), ("none", 100), ("none", 140), ("full", 30), ("full", 25)))
-    assert race.shown(log, "full") is log.runs("full")[2]
-    assert race.shown(log, "none") is log.runs("none")[0], "of two the faster"
+    assert race.shown(log, "full") is log.runs({"cache": "full"})[2]
+    assert race.shown(log, "none") is log.runs({"cache": "none"})[0], "of two the faster"
     spread = race.times_ns(log, "full", 8)
-    totals = sorted(race.total_ns(run) for run in log.runs("full"))
+    totals = sorted(race.total_ns(run) for run in log.runs({"cache": "full"}))
     assert (spread.low, spread.median, spread.high, spread.num) == (*totals, 3)
     last = race.ratios(log)[-1]
     assert last.low < last.median < last.high
@@ -273,7 +285,7 @@ def test_growth_is_what_a_run_of_that_length_is_predicted_to_cost() -> None:
     for cache in ("none", "full"):
         run = producer.log((1,), 40, cache=cache, sampled=False)
         costs = race.token_costs(run)
-        [grown] = race.growth(spec(), [40], cached=cache == "full")
+        [grown] = race.growth(producer.spec(), [40], cached=cache == "full")
         assert race.so_far(costs, 40).flops == grown.flops
 
 
@@ -284,27 +296,28 @@ def test_lanes_alternate_after_a_dropped_pair_and_write_the_same(
     tiny: Callable[..., Loaded],
 ) -> None:
     log = made(tiny())
-    order = [(lane.cache, lane.repeat, lane.purpose) for lane in log.lanes]
+    order = [(one.label["cache"], one.repeat, one.purpose) for one in log.members]
     assert order == [
         ("full", 0, "measured"), ("none", 0, "measured"),
         ("none", 1, "measured"), ("full", 1, "measured"),
         ("full", 0, "look"), ("none", 0, "look"),
     ]  # fmt: skip
-    texts = {lane.log.texts(0) for lane in log.lanes if lane.purpose == "measured"}
+    texts = {one.log.texts(0) for one in log.members if one.purpose == "measured"}
     assert len(texts) == 1 and log.finished.finish_reason == "done"
-    settings = [lane.log.started.settings for lane in log.lanes]
+    settings = [one.log.started.settings for one in log.members]
     assert len({(s.dtype, s.device, s.new_tokens, s.prompts) for s in settings[:4]}) == 1
-    assert RaceLog.read(log.to_jsonl().encode()).events == log.events
+    assert ExperimentLog.read(log.to_jsonl().encode()).events == log.events
 
 
 def test_logits_are_compared_token_by_token_and_agree_in_float32(
     tiny: Callable[..., Loaded],
 ) -> None:
     log = made(tiny())
-    assert len(log.logits.gaps) == len(log.logits.margins) == 6
-    assert log.logits.first_difference is None
-    assert max(log.logits.gaps) < 1e-4 * max(1, log.logits.largest_logit)
-    assert "logits" not in to_line(log.lanes[0].log.steps[0])
+    found = log.finding(LogitsCompared)
+    assert len(found.gaps) == len(found.margins) == 6
+    assert found.first_difference is None
+    assert max(found.gaps) < 1e-4 * max(1, found.largest_logit)
+    assert "logits" not in to_line(log.members[0].log.steps[0])
 
 
 def test_the_largest_gap_is_that_of_the_logits_of_both_runs(tiny: Callable[..., Loaded]) -> None:
@@ -312,11 +325,13 @@ def test_the_largest_gap_is_that_of_the_logits_of_both_runs(tiny: Callable[..., 
     log = made(loaded, dataclasses.replace(SETTINGS, repeats=1, layer=None))
     seen: dict[str, list[torch.Tensor]] = {"none": [], "full": []}
     for cache, kept in seen.items():
-        asked = race_runs.lane_settings(RUN, cache)
+        asked = lane(cache)
         on_logits = lambda step, logits, kept=kept: kept.append(logits[0].float())  # noqa: E731
         options = generate.Options(on_logits=on_logits)
         list(generate.generate(loaded, asked, run_id="again", options=options))
-    for gap, without, cached in zip(log.logits.gaps, seen["none"], seen["full"], strict=False):
+    for gap, without, cached in zip(
+        log.finding(LogitsCompared).gaps, seen["none"], seen["full"], strict=False
+    ):
         assert gap == pytest.approx(float((without - cached).abs().max()), abs=1e-6)
 
 
@@ -335,9 +350,9 @@ def test_rows_are_sampled_once_at_the_end_and_are_those_of_a_plain_run(
     tiny: Callable[..., Loaded],
 ) -> None:
     log = made(tiny(), dataclasses.replace(SETTINGS, layer=None))
-    samples = [e for e in log if e.kind == "kv_sample"]
+    samples = [e.event for e in log if e.kind == "kv_sample"]
     assert [(s.first, s.stop) for s in samples] == [(0, len(PROMPT) + 5)]
-    plain = list(generate.generate(tiny(), race_runs.lane_settings(RUN, "full"), run_id="plain"))
+    plain = list(generate.generate(tiny(), lane("full"), run_id="plain"))
     each = [e for e in plain if e.kind == "kv_sample"]
     assert samples[0].k == b"".join(s.k for s in each)
     assert samples[0].v == b"".join(s.v for s in each)
@@ -348,18 +363,18 @@ def test_attention_weights_are_those_of_transformers_own_eager_attention(
 ) -> None:
     log = made(tiny())
     oracle = AutoModelForCausalLM.from_pretrained(tiny_folder(), attn_implementation="eager")
-    first = log.lanes[0].log
+    first = log.members[0].log
     ids = list(first.started.prompt_token_ids[0]) + [s.token_ids[0][0] for s in first.steps[-6:]]
     prompt_len = len(first.started.prompt_token_ids[0])
-    for lane in log.lanes[-2:]:
-        samples = [e for e in lane.log if e.kind == "attention_sample"]
+    for one in log.members[-2:]:
+        samples = [e for e in one.log if e.kind == "attention_sample"]
         assert len(samples) == 2
         for n, sample in enumerate(samples, start=1):
             with torch.inference_mode():
                 out = oracle(torch.tensor([ids[: prompt_len + n]]), output_attentions=True)
             theirs = out.attentions[1][0, 2, sample.first_query :]
             assert torch.tensor(sample.weights) == pytest.approx(theirs, abs=2e-5)
-            queries = 1 if lane.cache == "full" else race_runs.MOST_QUERIES
+            queries = 1 if one.label["cache"] == "full" else race_runs.MOST_QUERIES
             assert len(sample.weights) == queries
             assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in sample.weights)
 
@@ -369,7 +384,7 @@ def test_the_cached_query_row_is_the_last_row_of_the_square_and_old_rows_stay(
 ) -> None:
     log = made(tiny())
     rows, squares = (
-        [e for e in lane.log if e.kind == "attention_sample"] for lane in log.lanes[-2:]
+        [e for e in one.log if e.kind == "attention_sample"] for one in log.members[-2:]
     )
     for row, square in zip(rows, squares, strict=True):
         assert np.array(row.weights[0]) == pytest.approx(square.weights[-1], abs=2e-5)
@@ -380,7 +395,7 @@ def test_the_cached_query_row_is_the_last_row_of_the_square_and_old_rows_stay(
 
 def test_a_look_leaves_rows_tokens_and_counts_as_they_were(tiny: Callable[..., Loaded]) -> None:
     loaded = tiny()
-    asked = race_runs.lane_settings(RUN, "full")
+    asked = lane("full")
     plain = RunLog.of(generate.generate(loaded, asked, run_id="a"))
     look = race_runs.AttentionLook(1, 0, 4)
     options = generate.Options(capture=look)
@@ -395,7 +410,7 @@ def test_a_look_leaves_rows_tokens_and_counts_as_they_were(tiny: Callable[..., L
 def test_another_first_token_moves_every_row_above_layer_0_and_no_other_in_it(
     tiny: Callable[..., Loaded],
 ) -> None:
-    changed = made(tiny()).prefix
+    changed = made(tiny()).finding(PrefixChanged)
     moved = np.frombuffer(changed.changes, np.uint8).reshape(changed.num_rows, changed.num_layers)
     assert changed.num_rows == len(PROMPT) and changed.num_layers == 3
     assert moved[0, 0] > 0 and not moved[1:, 0].any()
@@ -405,7 +420,7 @@ def test_another_first_token_moves_every_row_above_layer_0_and_no_other_in_it(
 def test_the_work_of_both_lanes_equals_torchs_counter(tiny: Callable[..., Loaded]) -> None:
     loaded = tiny()
     for cache in ("none", "full"):
-        asked = dataclasses.replace(race_runs.lane_settings(RUN, cache), warm_up=False)
+        asked = dataclasses.replace(lane(cache), warm_up=False)
         counter = FlopCounterMode(display=False, custom_mapping=UNKNOWN)
         with counter, sdpa_kernel(SDPBackend.MATH):
             log = RunLog.of(generate.generate(loaded, asked, run_id="r"))
@@ -427,7 +442,7 @@ def test_the_lane_without_a_cache_works_out_the_logits_of_one_row_only(
     tiny: Callable[..., Loaded],
 ) -> None:
     loaded = tiny()
-    asked = dataclasses.replace(race_runs.lane_settings(RUN, "none"), warm_up=False)
+    asked = dataclasses.replace(lane("none"), warm_up=False)
     shapes = []
     hook = loaded.model.get_output_embeddings().register_forward_hook(
         lambda module, args, out: shapes.append(tuple(out.shape[:2]))
@@ -447,15 +462,35 @@ def test_both_lanes_take_the_same_attention_in_the_same_type(
     seen = set()
 
     def watched(module, query, *args, **kwargs):
-        seen.add((lane, query.dtype))
+        seen.add((name, query.dtype))
         return row_attention(module, query, *args, **kwargs)
 
     loaded = tiny("llama", "bfloat16")
     monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION, watched)
-    for lane in ("none", "full"):
-        asked = dataclasses.replace(race_runs.lane_settings(RUN, lane), warm_up=False)
+    for name in ("none", "full"):
+        asked = dataclasses.replace(lane(name), warm_up=False)
         list(generate.generate(loaded, asked, run_id="r", options=generate.Options(eager=True)))
     assert seen == {("none", torch.bfloat16), ("full", torch.bfloat16)}
+
+
+def test_any_two_settings_are_raced(tiny: Callable[..., Loaded]) -> None:
+    """Two number formats: two models, and never both held."""
+    asked: list[str] = []
+
+    def load(run: RunSettings) -> Loaded:
+        asked.append(run.dtype)
+        return tiny("llama", run.dtype)
+
+    lanes = ({"dtype": "float32"}, {"dtype": "bfloat16"})
+    settings = dataclasses.replace(SETTINGS, lanes=lanes, layer=None)
+    log = log_of(race_runs.race(load, settings, experiment_id="r"))
+    assert log.finished.finish_reason == "done"
+    labels = [one.label["dtype"] for one in log.members]
+    assert labels == ["bfloat16", "float32", "float32", "bfloat16"]
+    for one in log.members:
+        assert one.log.started.settings.dtype == one.label["dtype"]
+    assert len(log.finding(LogitsCompared).gaps) >= 1
+    assert all(a != b for a, b in zip(asked, asked[1:], strict=False)), "loaded when it differs"
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
@@ -481,7 +516,7 @@ def test_a_race_that_cannot_be_is_refused_before_it_begins(
 ) -> None:
     settings = dataclasses.replace(SETTINGS, run=dataclasses.replace(RUN, **run), **changes)
     with pytest.raises(UserError) as refused:
-        next(race_runs.race(tiny(), settings, race_id="r"))
+        next(race_runs.race(lambda run: tiny(), settings, experiment_id="r"))
     assert refused.value.message.key == key
 
 
@@ -490,13 +525,13 @@ def test_a_cancelled_race_keeps_the_lane_that_came_to_its_end(tiny: Callable[...
     stop_at = 4 + 8 + 3  # looks at the warm-up, at the lane with the cache, into the other
     log = made(tiny(), cancelled=lambda: next(asked) > stop_at)
     assert log.finished.finish_reason == "cancelled"
-    assert len(log.runs("full")) == 1 and log.runs("none") == []
+    assert len(log.runs({"cache": "full"})) == 1 and log.runs({"cache": "none"}) == []
     assert [m.params for m in race.missing(log)] == [
         {"made": 0, "asked": 2},
         {"made": 1, "asked": 2},
     ]
     assert race.table(log, 6)[0]["so_far"][1] == len(PROMPT) + 5
-    assert RaceLog.read(log.to_jsonl().encode()).finished == log.finished
+    assert ExperimentLog.read(log.to_jsonl().encode()).finished == log.finished
 
 
 def test_a_failure_in_mid_race_is_its_last_record(
@@ -514,25 +549,26 @@ def test_a_failure_in_mid_race_is_its_last_record(
     monkeypatch.setattr(generate, "forward", fails)
     log = made(loaded)
     assert log.finished.finish_reason == "error" and "fell over" in str(log.finished.error)
-    assert log.lanes and log.lanes[-1].log.finished is not None
+    assert log.members and log.members[-1].log.finished is not None
 
 
 def test_a_single_token_race_has_no_looks_and_still_ends(tiny: Callable[..., Loaded]) -> None:
     run = dataclasses.replace(RUN, new_tokens=1, prompts=("x",))
     log = made(tiny(), dataclasses.replace(SETTINGS, run=run, repeats=1))
-    assert log.finished.finish_reason == "done" and len(log.logits.gaps) == 1
+    assert log.finished.finish_reason == "done" and len(log.finding(LogitsCompared).gaps) == 1
     assert not [e for e in log if e.kind == "attention_sample"]
 
 
-def test_the_command_of_a_race_makes_the_same_race() -> None:
+@pytest.mark.parametrize("lanes", [LANES, ({"chunk_len": 8}, {"chat": False, "seed": 1})])
+def test_the_command_of_a_race_makes_the_same_race(lanes: tuple) -> None:
     import shlex
 
-    from viz_engine.__main__ import parser
+    from viz_engine.__main__ import _parser
 
     run = dataclasses.replace(RUN, model="some/where", chunk_len=256, stop_token_ids=None)
-    settings = dataclasses.replace(SETTINGS, run=run)
+    settings = dataclasses.replace(SETTINGS, run=run, lanes=lanes)
     words = shlex.split(command.race_command(settings))
-    args = parser().parse_args(words[3:])
+    args = _parser().parse_args(words[3:])
     assert command.race_settings_of(args) == settings
 
 

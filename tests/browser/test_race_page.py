@@ -10,14 +10,14 @@ import pytest
 from tests.support.server import Server
 from tests.support.visit import Visit
 from viz_engine.analysis import race
-from viz_engine.run.race import RaceLog
+from viz_engine.run.experiment import ExperimentLog
 
 SPANS = {"token": "token", "soFar": "so_far"}
 
 
-def log_of(visit: Visit) -> RaceLog:
+def log_of(visit: Visit) -> ExperimentLog:
     """The race on the page, as the server holds it."""
-    return RaceLog.read("\n".join(visit.frame()[1]).encode() + b"\n")
+    return ExperimentLog.read("\n".join(visit.frame()[1]).encode() + b"\n", "race")
 
 
 def start(visit: Visit, prompt: str, *, new_tokens: int, repeats: int = 1) -> None:
@@ -66,8 +66,8 @@ def test_both_lanes_run_and_stand_at_prompt_plus_k_minus_1_rows(visit: Visit) ->
     start(visit, "Name three birds.", new_tokens=4)
     finish(visit)
     log = log_of(visit)
-    prompt = log.lanes[0].log.started.prompt_columns
-    assert [len(log.runs(cache)) for cache in ("none", "full")] == [1, 1]
+    prompt = log.started.prompt_columns
+    assert [len(log.runs({"cache": cache})) for cache in ("none", "full")] == [1, 1]
     for token in (1, 2, 4):
         to_token(visit, token)
         rows = visit.data("none-rows"), visit.data("full-rows")
@@ -77,7 +77,7 @@ def test_both_lanes_run_and_stand_at_prompt_plus_k_minus_1_rows(visit: Visit) ->
             for shown, span in SPANS.items():
                 cells = [cell(visit, f"{row['name']}.{shown}.{part}") for part in race.PARTS]
                 assert cells == [value and pytest.approx(value) for value in row[span]], row
-    text = log.runs("none")[0].texts(0)
+    text = log.runs({"cache": "none"})[0].texts(0)
     for lane in ("none", "full"):
         shown = visit.page.locator(f'[data-lane="{lane}"] .lane-text').text_content()
         assert shown.strip() == text.replace("\n", "⏎").strip()
@@ -160,7 +160,7 @@ def test_a_cancelled_race_keeps_the_finished_lane_and_says_what_is_missing(visit
     finish(visit)
     log = log_of(visit)
     assert log.finished.finish_reason == "cancelled"
-    assert [len(log.runs(cache)) for cache in ("none", "full")] == [0, 1]
+    assert [len(log.runs({"cache": cache})) for cache in ("none", "full")] == [0, 1]
     visit.wait(lambda: "0 of 1" in visit.text(".say"))
     visit.page.keyboard.press("End")
     visit.wait(lambda: int(visit.data("full-tokens")) > 0)

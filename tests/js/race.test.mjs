@@ -10,7 +10,7 @@ const PROMPT = 6;
 /** Lines of a lane: the prompt in `pieces`, then a token every `ms`. */
 function lane(cache, repeat, { pieces = 1, ms, tokens = 4, power = null, finish = "length" }) {
   const full = cache === "full";
-  const lines = [{ kind: "lane_started", cache, repeat, purpose: "measured" }];
+  const lines = [{ kind: "member_started", label: { cache }, repeat, purpose: "measured" }];
   lines.push({
     kind: "run_started", accepted_ns: 1000 * MS, settings: { cache, batch: 1, dtype: "bfloat16", new_tokens: tokens },
     spec: { layers: [{ num_kv_heads: 1, key_dim: 2, value_dim: 2 }] }, prompt_token_ids: [[1, 2, 3, 4, 5, 6]], prompt_texts: [["a", "b", "c", "d", "e", "f"]],
@@ -33,7 +33,8 @@ function lane(cache, repeat, { pieces = 1, ms, tokens = 4, power = null, finish 
 }
 
 function raceOf(...lanes) {
-  const events = [{ kind: "race_started", settings: { repeats: 1 } }, ...lanes.flat(), { kind: "race_finished", finish_reason: "done" }];
+  const members = lanes.flatMap((lines, member) => lines.map((line) => ({ ...line, member })));
+  const events = [{ kind: "experiment_started", settings: { repeats: 1 } }, ...members, { kind: "experiment_finished", finish_reason: "done" }];
   const steps = events.filter((event) => event.kind === "step_finished");
   const predicted = steps.map((step) => ({ flops: step.num_new_tokens[0] * 10 }));
   const columns = steps.map((step) => step.context_len[0]);

@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.support import fake_engine
 from viz_engine.paths import ROOT
-from viz_engine.server import registry, supervisor, sweeps
+from viz_engine.server import registry, supervisor
 from viz_engine.server.limits import Limits
 
 
@@ -39,21 +39,21 @@ def test_the_chosen_model_device_and_type_are_measured(runs: registry.Registry) 
     test.selectbox(key="lat_dtype").set_value("float32")
     test.button(key="lat_start").click().run()
     assert not test.exception
-    job = sweeps.sweeps().get(test.session_state.lat_job)
-    run = job.sweep.result.settings.run
+    sweep = runs.get(test.session_state.lat_job)
+    run = sweep.settings.run
     assert (run.model, run.device, run.dtype) == ("some-org/some-model", "auto", "float32")
-    job.stop()
+    runs.cancel(sweep.id)
 
 
 def test_stop_ends_the_sweep_and_the_first_button_comes_back(runs: registry.Registry) -> None:
     test = page()
     test.text_input(key="lat_model").set_value("stuck")
     test.button(key="lat_start").click().run()
-    job = sweeps.sweeps().get(test.session_state.lat_job)
-    assert not job.finished
+    sweep = runs.get(test.session_state.lat_job)
+    assert not sweep.finished
     test.button(key="lat_stop").click().run()
-    fake_engine.until(lambda: job.finished)
-    assert job.result().ended == "cancelled"
+    fake_engine.until(lambda: sweep.finished)
+    assert sweep.log.ended == "cancelled"
     assert test.run().button(key="lat_start")
     assert "stopped before its end" in test.warning[0].value
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+from tests.support.experiments import begun
 from tests.support.producer import MS
 from tests.support.producer import log as produced
 from viz_engine import __main__
@@ -18,8 +19,9 @@ from viz_engine.cli import sweep as cli_sweep
 from viz_engine.engine import experiment
 from viz_engine.run import sweep
 from viz_engine.run.events import Event, KVSample, RunFinished, RunSettings
+from viz_engine.run.experiment import ExperimentLog, MemberEvent, MemberRefused, MemberStarted
 from viz_engine.run.log import RunLog
-from viz_engine.run.sweep import Sweep, SweepResult, SweepSettings
+from viz_engine.run.sweep import SweepSettings
 from viz_engine.text import Message, UserError
 
 RUN = RunSettings(model="m", prompts=("a",), new_tokens=4)
@@ -30,12 +32,36 @@ def settings(**changes: object) -> SweepSettings:
     return SweepSettings(**(values | changes))
 
 
-def play(under_way: Sweep, seconds: Callable[[RunSettings], float]) -> list[int]:
+def sweep_of(asked: SweepSettings) -> ExperimentLog:
+    """A sweep that has no run yet."""
+    sweep.check_sweep(asked)
+    return begun(asked)
+
+
+def begin(log: ExperimentLog) -> RunSettings | None:
+    """Begin the member that is due."""
+    planned = log.standing.due()
+    if planned is not None:
+        member = len(log.members)
+        log.append(MemberStarted(member=member, label=planned.label, repeat=planned.repeat))
+    return planned and planned.run
+
+
+def took(log: ExperimentLog, run: RunLog) -> None:
+    """The records of the member that was begun."""
+    for event in filter(None, map(sweep.lean, run)):
+        log.append(MemberEvent(len(log.members) - 1, event))
+
+
+def play(log: ExperimentLog, seconds: Callable[[RunSettings], float]) -> list[int]:
     """Make the sweep with runs that take what `seconds` says; the values in their order."""
     made = []
-    while (run := under_way.next()) is not None:
-        made.append(under_way.current)
-        under_way.took(run_of(run, seconds(run)))
+    while (run := begin(log)) is not None:
+        made.append(log.members[-1].label[log.settings.varied])
+        took(log, run_of(run, seconds(run)))
+    reason, error = log.standing.outcome()
+    for event in log.closing(reason, error):
+        log.append(event)
     return made
 
 
@@ -51,70 +77,78 @@ def run_of(run: RunSettings, seconds: float) -> RunLog:
     return RunLog.of([first, *whole.events[1:-1], last])
 
 
+def values_in_order(**changes: object) -> list[int]:
+    return [planned.label["context_len"] for planned in settings(**changes).order()]
+
+
 def test_each_value_once_in_every_round_in_shuffled_order() -> None:
-    order = settings(values=tuple(range(1, 9)), repeats=4).order()
+    order = values_in_order(values=tuple(range(1, 9)), repeats=4)
     rounds = [order[i : i + 8] for i in range(0, 32, 8)]
     assert all(sorted(values) == list(range(1, 9)) for values in rounds)
     assert len({tuple(values) for values in rounds}) > 1
-    assert order == settings(values=tuple(range(1, 9)), repeats=4).order()  # it can be repeated
-    assert order != settings(values=tuple(range(1, 9)), repeats=4, seed=1).order()
+    assert order == values_in_order(values=tuple(range(1, 9)), repeats=4)  # it can be repeated
+    assert order != values_in_order(values=tuple(range(1, 9)), repeats=4, seed=1)
 
 
 def test_a_sweep_makes_every_run() -> None:
-    under_way = Sweep(settings())
+    under_way = sweep_of(settings())
     assert len(play(under_way, lambda run: 1.0)) == 9
-    assert under_way.result.ended == "done" and len(under_way.result.logs) == 9
-    assert under_way.progress.num_done == under_way.progress.num_total == 9
+    assert under_way.ended == "done" and len(under_way.runs()) == 9
+    assert under_way.progress().num_done == under_way.progress().num_total == 9
 
 
 @pytest.mark.parametrize("budget", [1.5, 3.0, 5.0, 8.0])
 def test_the_budget_bounds_what_the_runs_take(budget: float) -> None:
     """A run takes as long as its prompt; only the very first cannot be estimated."""
-    under_way = Sweep(settings(budget_s=budget))
+    under_way = sweep_of(settings(budget_s=budget))
     spent = []
     play(under_way, lambda run: spent.append(run.context_len / 128) or spent[-1])
     assert sum(spent) <= budget * 1.3 + max(spent[:2])
-    assert under_way.result.ended == "budget" and under_way.result.logs
+    assert under_way.ended == "budget" and under_way.runs()
 
 
 def test_what_does_not_fit_is_left_out_and_shorter_ones_are_made() -> None:
-    under_way = Sweep(settings(values=(64, 4096), budget_s=10.0, repeats=3))
+    under_way = sweep_of(settings(values=(64, 4096), budget_s=10.0, repeats=3))
     made = play(under_way, lambda run: 0.5 if run.context_len == 64 else 8.0)
     assert made.count(64) == 3 and made.count(4096) <= 1
 
 
 def test_progress_estimates_what_is_left_from_what_was() -> None:
-    under_way = Sweep(settings(values=(64, 128), repeats=2, budget_s=1000.0))
-    assert under_way.progress.left_s is None
-    run = under_way.next()
-    under_way.took(run_of(run, run.context_len / 64))
-    progress = under_way.progress
+    under_way = sweep_of(settings(values=(64, 128), repeats=2, budget_s=1000.0))
+    assert under_way.progress().left_s is None
+    run = begin(under_way)
+    took(under_way, run_of(run, run.context_len / 64))
+    progress = under_way.progress()
     assert progress.num_done == 1 and progress.num_total == 4
     assert progress.left_s == pytest.approx(6 - run.context_len / 64, rel=0.5)
 
 
 def test_a_sweep_that_is_stopped_keeps_its_runs() -> None:
-    under_way = Sweep(settings())
+    under_way = sweep_of(settings())
     for _ in range(4):
-        under_way.took(run_of(under_way.next(), 1.0))
-    under_way.next()
-    under_way.stop()
-    cut = produced((64,), 4, finish="cancelled")
-    under_way.took(cut)
-    assert under_way.next() is None
-    assert under_way.result.ended == "cancelled" and len(under_way.result.logs) == 4
+        took(under_way, run_of(begin(under_way), 1.0))
+    whole = run_of(begin(under_way), 1.0)
+    took(under_way, RunLog.of([*whole.events[:-1], *whole.closing("cancelled", None)]))
+    for event in under_way.closing("cancelled", None):
+        under_way.append(event)
+    assert under_way.ended == "cancelled" and len(under_way.runs()) == 4
+    assert len(under_way.members) == 5 and not under_way.members[-1].done
 
 
 def test_a_value_that_is_refused_is_not_tried_again() -> None:
-    under_way = Sweep(settings())
+    under_way = sweep_of(settings())
     made = []
-    while (run := under_way.next()) is not None:
+    while (run := begin(under_way)) is not None:
         made.append(run.context_len)
-        refused = run.context_len == 256
-        why = Message(key="error.out_of_memory") if refused else None
-        under_way.took(RunLog() if refused else run_of(run, 1.0), why)
+        if run.context_len == 256:
+            why = Message(key="error.out_of_memory")
+            under_way.append(MemberRefused(member=len(under_way.members) - 1, error=why))
+        else:
+            took(under_way, run_of(run, 1.0))
     assert made.count(256) == 1 and made.count(64) == 3
-    assert under_way.result.error.key == "error.out_of_memory"
+    reason, error = under_way.standing.outcome()
+    assert error.key == "error.out_of_memory"
+    assert reason == ("error" if made[0] == 256 else "done")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +167,7 @@ def test_a_value_that_is_refused_is_not_tried_again() -> None:
 )
 def test_what_cannot_be_swept_is_refused_before_it_starts(changes: dict, key: str) -> None:
     with pytest.raises(UserError) as refused:
-        Sweep(settings(**changes))
+        sweep.check_sweep(settings(**changes))
     assert refused.value.message.key == key
     assert "sweep." not in refused.value.message.text("zh")
 
@@ -145,9 +179,9 @@ def test_a_run_of_a_sweep_never_stops_early() -> None:
 
 
 def test_points_are_medians_with_all_values() -> None:
-    under_way = Sweep(settings(values=(64, 300), repeats=3, run=RUN))
+    under_way = sweep_of(settings(values=(64, 300), repeats=3, run=RUN))
     play(under_way, lambda run: 1.0)
-    short, long = points_of(under_way.result)
+    short, long = points_of(under_way)
     assert (short.value, long.value) == (64, 300) and short.num_runs == 3
     assert short.ttft_s.median == pytest.approx(0.103, abs=0.002)  # 3 ms, then a piece of 100 ms
     assert long.ttft_s.median == pytest.approx(0.203, abs=0.002)
@@ -166,34 +200,34 @@ def test_spread_is_numpys_and_nothing_is_none() -> None:
 
 def test_fewer_than_three_runs_have_no_percentiles_however_many_gaps() -> None:
     for repeats, known in ((2, False), (3, True)):
-        under_way = Sweep(settings(values=(64, 128), repeats=repeats))
+        under_way = sweep_of(settings(values=(64, 128), repeats=repeats))
         play(under_way, lambda run: 1.0)
-        for point in points_of(under_way.result):
+        for point in points_of(under_way):
             for one in (point.ttft_s, point.prefill_s, point.itl_s, point.decode_s):
                 assert (one.p10 is not None, one.p90 is not None) == (known, known)
-        assert points.thin(under_way.result) == ([] if known else [64, 128])
+        assert points.thin(under_way) == ([] if known else [64, 128])
 
 
 def test_the_table_says_that_one_run_is_no_spread() -> None:
-    under_way = Sweep(settings(values=(64,), repeats=1))
+    under_way = sweep_of(settings(values=(64,), repeats=1))
     play(under_way, lambda run: 1.0)
-    row, note = cli_sweep.table(under_way.result).splitlines()[1:]
+    row, note = cli_sweep.table(under_way).splitlines()[1:]
     value, runs, ttft, ttft_ends, _, itl_ends = row.split()
     assert (value, runs, ttft) == ("64", "1", "103.0") and ttft_ends == itl_ends == "(-)"
     assert "fewer than 3 runs" in note
 
 
 def test_a_file_gives_the_sweep_back() -> None:
-    under_way = Sweep(settings(values=(64, 300), repeats=1))
+    under_way = sweep_of(settings(values=(64, 300), repeats=1))
     play(under_way, lambda run: 1.0)
-    result = under_way.result
-    again = SweepResult.read(result.to_jsonl().encode())
-    assert again.settings == result.settings and again.ended == "done"
-    assert [log.events for log in again.logs] == [log.events for log in result.logs]
-    assert not any(isinstance(event, KVSample) for log in again.logs for event in log)
-    cut = SweepResult.read(result.to_jsonl().encode()[:-40])
-    assert len(cut.logs) == 2 and cut.logs[1].finished is None
-    assert isinstance(again.logs[0].finished, RunFinished) and MS
+    text = under_way.to_jsonl()
+    again = ExperimentLog.read(text.encode(), "sweep")
+    assert again.settings == under_way.settings and again.ended == "done"
+    assert again.events == under_way.events
+    assert not any(isinstance(event, KVSample) for log in again.runs() for event in log)
+    cut = ExperimentLog.read(text.encode()[: text.rindex('{"kind":"run_finished"') + 40], "sweep")
+    assert len(cut.members) == 2 and cut.members[1].open and cut.finished is None
+    assert isinstance(again.runs()[0].finished, RunFinished) and MS
 
 
 @pytest.mark.parametrize(
@@ -201,16 +235,16 @@ def test_a_file_gives_the_sweep_back() -> None:
 )
 def test_a_file_that_is_no_sweep_is_refused_with_a_sentence(data: bytes) -> None:
     with pytest.raises(UserError) as refused:
-        SweepResult.read(data)
+        ExperimentLog.read(data, "sweep")
     assert refused.value.message.key == "sweep.bad_file"
 
 
 def test_a_line_that_is_wrong_is_named() -> None:
-    under_way = Sweep(settings(values=(64,), repeats=1))
+    under_way = sweep_of(settings(values=(64,), repeats=1))
     play(under_way, lambda run: 1.0)
-    lines = under_way.result.to_jsonl().splitlines()
+    lines = under_way.to_jsonl().splitlines()
     with pytest.raises(UserError, match="Line 3"):
-        SweepResult.read("\n".join([*lines[:2], "{}", *lines[2:]]).encode())
+        ExperimentLog.read("\n".join([*lines[:2], "{}", *lines[2:]]).encode(), "sweep")
 
 
 # ---- the command line ----------------------------------------------------------------------------
@@ -224,7 +258,7 @@ def test_values_that_are_no_numbers_are_refused(text: str) -> None:
 
 def test_a_value_that_is_given_twice_is_named() -> None:
     with pytest.raises(UserError, match="64 is given twice"):
-        Sweep(settings(values=sweep.values_of("64, 128, 64")))
+        sweep.check_sweep(settings(values=sweep.values_of("64, 128, 64")))
 
 
 def test_values_are_read_with_commas_and_semicolons_of_either_script() -> None:
@@ -249,7 +283,7 @@ def test_sweep_and_diagnose_from_the_command_line(
     assert [point["value"] for point in found["points"]] == [64, 300]
     assert found["ended"] == "done" and found["points"][0]["num_runs"] == 2
     assert found["ceilings"]["flops"]["float32"]["per_s"] > 0
-    assert SweepResult.read(out.read_bytes()).ceilings is not None
+    assert ExperimentLog.read(out.read_bytes(), "sweep").ceilings is not None
     assert __main__.main(["diagnose", str(out), "--json"]) == 0
     verdict = json.loads(capsys.readouterr().out)
     assert verdict["num_runs"] == 4 and verdict["prefill"]["next"]
@@ -273,10 +307,10 @@ def test_two_sweeps_by_turns_are_made_run_by_run_and_each_in_its_own_order(monke
     monkeypatch.setattr(engine_generate, "generate", generate)
     both = [settings(seed=0), settings(seed=1, repeats=1)]
     results = experiment.measure_by_turns(None, both)
-    first, second = (one.order() for one in both)
+    first, second = ([p.label["context_len"] for p in one.order()] for one in both)
     assert made[:6] == [value for pair in zip(first, second, strict=False) for value in pair]
     assert made[6:] == first[3:]
-    assert [len(result.logs) for result in results] == [9, 3]
+    assert [len(result.runs()) for result in results] == [9, 3]
 
 
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, capsys) -> None:

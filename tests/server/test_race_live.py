@@ -11,9 +11,16 @@ import pytest
 from tests.support.child import Child
 from tests.support.races import staged
 from tests.support.world import World
-from viz_engine.run.codec import settings_from_dict, to_line
+from viz_engine.run.codec import settings_from_dict
 from viz_engine.run.events import RunSettings
-from viz_engine.run.race import LaneStarted, RaceFinished, RaceLog, RaceSettings
+from viz_engine.run.experiment import (
+    ExperimentFinished,
+    ExperimentLog,
+    MemberEvent,
+    MemberStarted,
+    to_line,
+)
+from viz_engine.run.race import RaceSettings
 from viz_engine.server.limits import Limits
 from viz_engine.server.registry import Registry
 from viz_engine.server.runs import Run, frame
@@ -84,29 +91,29 @@ def test_an_engine_that_dies_in_mid_race_leaves_the_finished_lane() -> None:
     race.child.exit(-9)
     log = race.run.log
     assert race.run.finished and log.finished.finish_reason == "error"
-    assert len(log.runs("full")) == 1 and log.runs("none") == []
+    assert len(log.runs({"cache": "full"})) == 1 and log.runs({"cache": "none"}) == []
     assert "memory" in race.run.error.text("en")
-    assert RaceLog.read("\n".join(race.run.lines).encode() + b"\n").events == log.events
+    assert ExperimentLog.read("\n".join(race.run.lines).encode() + b"\n").events == log.events
 
 
 def test_one_that_dies_between_two_lanes_too() -> None:
     race, events = Race(), staged(("full", 20))[:-1]
-    race.say(*events, LaneStarted(cache="none", repeat=0, purpose="measured"))
+    race.say(*events, MemberStarted(member=1, label={"cache": "none"}, repeat=0))
     race.child.exit(3)
-    assert race.run.finished and len(race.run.log.runs("full")) == 1
+    assert race.run.finished and len(race.run.log.runs({"cache": "full"})) == 1
 
 
 def test_stop_is_sent_on_and_the_race_keeps_what_it_has() -> None:
     race, events = Race(), staged(("full", 20), ("none", 100))
-    second = [i for i, e in enumerate(events) if isinstance(e, LaneStarted)][1]
+    second = [i for i, e in enumerate(events) if isinstance(e, MemberStarted)][1]
     race.say(*events[: second + 4])
     race.registry.cancel(race.run.id)
     assert race.child.sent[-1] == {"op": "cancel", "run_id": race.run.id}
-    lane = race.run.log.lanes[-1].log
-    race.say(*lane.closing("cancelled", None), RaceFinished(finish_reason="cancelled"))
+    (last,) = race.run.log.members[-1].log.closing("cancelled", None)
+    race.say(MemberEvent(1, last), ExperimentFinished(finish_reason="cancelled"))
     race.child.say("done", run_id=race.run.id)
     assert race.run.finished and race.run.note.key == "service.cancelled"
-    assert len(race.run.log.runs("full")) == 1
+    assert len(race.run.log.runs({"cache": "full"})) == 1
 
 
 def test_a_race_before_its_first_lane_is_watched_as_a_load() -> None:
@@ -133,8 +140,8 @@ def test_limits_are_those_of_the_runs_in_it() -> None:
 
 
 def test_a_race_from_a_file_is_a_finished_race() -> None:
-    log = RaceLog()
-    for event in staged(("full", 20), ("none", 100)):
-        log.append(event)
+    log = ExperimentLog.of(staged(("full", 20), ("none", 100)))
     run = World().registry.add_log(log, run_id="recorded-race-x")
-    assert isinstance(run, Run) and run.is_race and run.finished and len(run.lines) == len(log)
+    assert (
+        isinstance(run, Run) and run.what == "race" and run.finished and len(run.lines) == len(log)
+    )

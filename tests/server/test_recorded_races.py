@@ -13,15 +13,15 @@ from viz_engine.engine import generate
 from viz_engine.engine.load import Loaded
 from viz_engine.paths import ASSETS
 from viz_engine.run import command, metrics
-from viz_engine.run.race import RaceLog
+from viz_engine.run.experiment import ExperimentLog, LogitsCompared
 
 RACES = sorted((ASSETS / "races").glob("*.jsonl"))
 EACH = pytest.mark.parametrize("path", RACES, ids=lambda path: path.stem)
 MOST_BYTES = 600_000  # a page that opens at once
 
 
-def read(path: Path) -> RaceLog:
-    return RaceLog.read(path.read_bytes())
+def read(path: Path) -> ExperimentLog:
+    return ExperimentLog.read(path.read_bytes(), "race")
 
 
 @EACH
@@ -29,15 +29,15 @@ def test_a_recorded_race_is_whole_and_can_be_made_again(path: Path) -> None:
     log = read(path)
     assert log.finished.finish_reason == "done" and race.missing(log) == []
     assert path.stat().st_size < MOST_BYTES
-    args = parser().parse_args(shlex.split(log.race.command)[3:])
-    assert command.race_settings_of(args) == log.race.settings
-    assert all(lane.log.started.hardware.name for lane in log.lanes)
-    assert len({lane.log.started.settings.dtype for lane in log.lanes}) == 1
+    args = parser().parse_args(shlex.split(log.head.command)[3:])
+    assert command.race_settings_of(args) == log.settings
+    assert all(lane.log.started.hardware.name for lane in log.members)
+    assert len({lane.log.started.settings.dtype for lane in log.members}) == 1
 
 
 @EACH
 def test_work_and_bytes_of_a_recorded_race_are_those_of_the_formula(path: Path) -> None:
-    for lane in read(path).lanes:
+    for lane in read(path).members:
         for step, predicted in lane.log.with_costs():
             assert step.weight_bytes_read == predicted.weight_bytes_read
             assert step.kv_bytes_read == predicted.kv_bytes_read
@@ -47,10 +47,10 @@ def test_work_and_bytes_of_a_recorded_race_are_those_of_the_formula(path: Path) 
 @EACH
 def test_the_lanes_of_a_recorded_race_agree_or_say_where_they_part(path: Path) -> None:
     log = read(path)
-    none, full = (log.runs(cache)[0] for cache in ("none", "full"))
+    none, full = (log.runs({"cache": cache})[0] for cache in ("none", "full"))
     ids = [[step.token_ids[0][0] for step in metrics.token_steps(run)] for run in (none, full)]
     parts = next((k for k, pair in enumerate(zip(*ids, strict=True)) if pair[0] != pair[1]), None)
-    assert log.logits.first_difference == parts
+    assert log.finding(LogitsCompared).first_difference == parts
 
 
 @EACH
@@ -65,20 +65,20 @@ def test_no_recorded_race_is_faster_than_its_work_allows(path: Path) -> None:
 def test_a_recorded_races_prompt_ids_come_out_again(
     path: Path, default_model: Callable[[str], Loaded]
 ) -> None:
-    started = read(path).lanes[0].log.started
+    started = read(path).started
     ids = generate.encode(default_model("bfloat16"), started.settings)
     assert tuple(map(tuple, ids)) == started.prompt_token_ids
 
 
 def test_one_of_them_begins_with_one_token() -> None:
     """Its times stand beside the predicted growth."""
-    assert 1 in {read(path).lanes[0].log.started.prompt_columns for path in RACES}
+    assert 1 in {read(path).started.prompt_columns for path in RACES}
 
 
 @EACH
 def test_the_time_of_a_race_is_told_by_one_of_its_size_only(path: Path) -> None:
     log = read(path)
-    spec = log.lanes[0].log.started.spec
+    spec = log.started.spec
     lanes = {cache: race.shown(log, cache) for cache in race.CACHES}
     work = {c: sum(one.flops for one in race.token_costs(run)) for c, run in lanes.items()}
     took = sum(race.total_ns(run) for run in lanes.values()) / 1e9

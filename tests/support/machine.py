@@ -8,13 +8,15 @@ import dataclasses
 import itertools
 import random
 
+from tests.support.experiments import swept
 from tests.support.producer import log as produced
 from viz_engine.run import cost
 from viz_engine.run.ceilings import Ceiling, Ceilings
 from viz_engine.run.cost import StepCost
 from viz_engine.run.events import RunFinished, RunSettings, StepFinished
+from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.run.sweep import SweepResult, SweepSettings
+from viz_engine.run.sweep import SweepSettings
 
 
 def made_ceilings(bandwidth: float = 20e9, rates: dict[str, float] | None = None) -> Ceilings:
@@ -126,7 +128,6 @@ def _cost(log: RunLog, step: StepFinished, before: int) -> StepCost:
     )
 
 
-def result(logs: list[RunLog], what: str = "ttft") -> SweepResult:
+def result(logs: list[RunLog], what: str = "ttft") -> ExperimentLog:
     run = RunSettings(model="m", prompts=("a",), new_tokens=24)
-    settings = SweepSettings(what=what, run=run, values=(64,))
-    return SweepResult(settings=settings, logs=logs, ceilings=CEILINGS)
+    return swept(SweepSettings(what=what, run=run, values=(64,)), logs, CEILINGS)

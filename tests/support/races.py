@@ -2,7 +2,13 @@
 
 from tests.support import producer
 from viz_engine.run.events import RunSettings
-from viz_engine.run.race import LaneStarted, RaceFinished, RaceSettings, RaceStarted
+from viz_engine.run.experiment import (
+    ExperimentFinished,
+    ExperimentStarted,
+    MemberEvent,
+    MemberStarted,
+)
+from viz_engine.run.race import RaceSettings
 
 
 def staged(
@@ -14,14 +20,19 @@ def staged(
         repeats=max(1, len(lanes) // 2),
     )
     events: list[object] = [
-        RaceStarted(
-            race_id="r", started_at="2026-01-02T03:04:05+00:00", settings=settings, command=""
+        ExperimentStarted(
+            experiment="race",
+            experiment_id="r",
+            started_at="2026-01-02T03:04:05+00:00",
+            settings=settings,
+            command="",
         )
     ]
     for i, (cache, step_ms) in enumerate(lanes):
-        events.append(LaneStarted(cache=cache, repeat=i // 2, purpose="measured"))
+        events.append(MemberStarted(member=i, label={"cache": cache}, repeat=i // 2))
         piece = 128 if cache == "full" else prompt_len
-        events += producer.events(
+        run = producer.events(
             (prompt_len,), new_tokens, cache=cache, piece=piece, step_ms=step_ms, sampled=False
         )
-    return [*events, RaceFinished(**({"finish_reason": "done"} | finish))]
+        events += [MemberEvent(i, event) for event in run]
+    return [*events, ExperimentFinished(**({"finish_reason": "done"} | finish))]

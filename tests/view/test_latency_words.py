@@ -8,7 +8,7 @@ import pytest
 from tests.support.machine import CEILINGS, Machine, made_ceilings, result
 from viz_engine.analysis import diagnose, fits, latency
 from viz_engine.analysis.points import points_of
-from viz_engine.run.sweep import SweepResult
+from viz_engine.run.experiment import ExperimentLog
 from viz_engine.text import t
 from viz_engine.view import markup
 from viz_engine.view.latency import charts
@@ -143,7 +143,7 @@ def test_of_one_run_no_percentile_is_shown_or_drawn(say) -> None:
     assert row[7:] == ["", "", "1"]
 
 
-def medians_ms(found: SweepResult) -> str:
+def medians_ms(found: ExperimentLog) -> str:
     return charts.ms(points_of(found)[0].ttft_s.median)
 
 

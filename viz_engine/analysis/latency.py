@@ -21,7 +21,7 @@ from viz_engine.run import cost
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.cost import LeastTime
 from viz_engine.run.events import RunStarted
-from viz_engine.run.sweep import SweepResult
+from viz_engine.run.experiment import ExperimentLog
 
 PRICE_RATIO = (4.0, 5.0)  # output over input, as price lists typically show
 
@@ -173,7 +173,7 @@ class PrefillParts:
     cross_fit: float | None  # tokens at which the measured quadratic part reaches the linear one
 
 
-def prefill_parts(result: SweepResult) -> PrefillParts | None:
+def prefill_parts(result: ExperimentLog) -> PrefillParts | None:
     """None without runs or without a formula for the model."""
     points, started = points_of(result), result.started
     if started is None or started.spec is None or not points:
@@ -246,7 +246,7 @@ class DecodeSplit:
         return self.measured_s - self.weights_s - self.kv_s
 
 
-def decode_splits(result: SweepResult) -> list[DecodeSplit]:
+def decode_splits(result: ExperimentLog) -> list[DecodeSplit]:
     """One for each value of a sweep; empty without ceilings or formula."""
     started, ceilings = result.started, result.ceilings
     if started is None or started.spec is None or ceilings is None:
@@ -291,7 +291,7 @@ class Residual:
     error: float  # median of |measured - fit| / measured
 
 
-def residual(result: SweepResult) -> Residual | None:
+def residual(result: ExperimentLog) -> Residual | None:
     """The fit of the residual over all decode steps; None where K/V bytes do not vary."""
     splits, ceilings = decode_splits(result), result.ceilings
     if len(splits) < 3 or not fits.varies([one.kv_s for one in splits], 2.0):
@@ -324,7 +324,7 @@ class Overtake:
     by_time: float | None  # with K/V read at the fitted rate
 
 
-def overtake(result: SweepResult) -> Overtake | None:
+def overtake(result: ExperimentLog) -> Overtake | None:
     """`weight bytes / bytes of a row`. None without a formula."""
     started = result.started
     if started is None or started.spec is None:
@@ -371,10 +371,10 @@ class Dot:
     mbu: float | None
 
 
-def dots(result: SweepResult) -> list[Dot]:
+def dots(result: ExperimentLog) -> list[Dot]:
     """A dot for each kind of step: of prefill each piece, of decode the whole run."""
     groups: dict[tuple, list[roofline.StepPoint]] = {}
-    for log in result.logs:
+    for log in result.runs():
         value = log.started.prompt_columns
         for point in roofline.step_points(log):
             if point.intensity is None or point.seconds <= 0:
@@ -382,7 +382,7 @@ def dots(result: SweepResult) -> list[Dot]:
             at = (point.num_new, point.columns) if point.phase == "prefill" else (1, value)
             groups.setdefault((point.phase, point.batch, *at), []).append(point)
     ceilings = result.ceilings
-    rate = roofline.rate_of(ceilings, result.started) if ceilings and result.logs else None
+    rate = roofline.rate_of(ceilings, result.started) if ceilings and result.runs() else None
     found = []
     for (phase, batch, num_new, columns), points in sorted(groups.items()):
         seconds = median(point.seconds for point in points)
@@ -432,7 +432,7 @@ class TokenCosts:
     price_batch: tuple[float | None, float | None]  # batch at which the ratio is 5 and 4
 
 
-def token_costs(result: SweepResult) -> TokenCosts | None:
+def token_costs(result: ExperimentLog) -> TokenCosts | None:
     """From a batch sweep: prefill and decode at each batch. None without batch 1."""
     points = [p for p in points_of(result) if p.prefill_s and p.itl_s]
     ones = [p for p in points if p.batch == 1]
@@ -548,7 +548,7 @@ def turns(
     return found
 
 
-def to_csv(results: Sequence[SweepResult]) -> str:
+def to_csv(results: Sequence[ExperimentLog]) -> str:
     """The points of sweeps as comma-separated values, seconds; empty where there is none."""
     lines = ["sweep,value,columns,batch,runs,figure,median_s,p10_s,p90_s,samples"]
     for result in results:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from viz_engine.analysis import roofline
 from viz_engine.run import metrics
+from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.run.sweep import SweepResult
 
 SPREAD_RUNS = 3  # from which percentiles are given
 
@@ -29,7 +29,7 @@ class Spread:
 class Point:
     """All repeats at one value. Seconds, measured."""
 
-    value: int  # as asked
+    value: int | float | str  # as asked
     columns: int  # tokens of the prompt, as they were
     batch: int
     num_runs: int
@@ -50,22 +50,19 @@ def spread(values: Sequence[float], num_runs: int) -> Spread | None:
     return Spread(values=tuple(values), median=median, p10=p10, p90=p90)
 
 
-def points_of(result: SweepResult) -> list[Point]:
+def points_of(log: ExperimentLog) -> list[Point]:
     """The medians of a sweep, by rising value."""
-    by_value: dict[int, list[RunLog]] = {}
-    for log in result.logs:
-        settings = log.started.settings
-        value = settings.batch if result.settings.what == "batch" else settings.context_len
-        by_value.setdefault(value or log.started.prompt_columns, []).append(log)
-    return [_point(value, by_value[value]) for value in sorted(by_value)]
+    varied = log.settings.varied
+    values = sorted({one.label[varied] for one in log.members if one.done})
+    return [_point(value, log.runs({varied: value})) for value in values]
 
 
-def thin(result: SweepResult) -> list[int]:
+def thin(log: ExperimentLog) -> list[int | float | str]:
     """The values of which there are fewer runs than a spread takes."""
-    return [point.value for point in points_of(result) if point.num_runs < SPREAD_RUNS]
+    return [point.value for point in points_of(log) if point.num_runs < SPREAD_RUNS]
 
 
-def _point(value: int, logs: list[RunLog]) -> Point:
+def _point(value: int | float | str, logs: list[RunLog]) -> Point:
     steps = [roofline.step_points(log) for log in logs]
     decode = [step for run in steps for step in run if step.phase == "decode"]
     kv = [step.kv_bytes for step in decode if step.kv_bytes is not None]

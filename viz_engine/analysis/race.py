@@ -1,12 +1,12 @@
-"""RaceLog -> what the race page says: lanes aligned by token, work and time, ratio, growth.
+"""ExperimentLog -> what the race page says: lanes aligned by token, work and time, ratio, growth.
 
 Pure functions. Everything is per emitted token: token k without a cache stands beside token k with
 it, whatever their step numbers are. The cost of token 1 is that of the whole prompt; each later
 token's time is the gap since the token before it, so that the times add up to the wall time.
 
 Try it: `python -c "from viz_engine.analysis import race; \
-from viz_engine.run.race import RaceLog; \
-print(race.table(RaceLog.read(open('race.jsonl','rb').read()), 8))"`
+from viz_engine.run.experiment import ExperimentLog; \
+print(race.table(ExperimentLog.read(open('race.jsonl','rb').read()), 8))"`
 """
 
 import csv
@@ -18,10 +18,12 @@ from dataclasses import dataclass, fields
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost, metrics
 from viz_engine.run.events import StepFinished, Telemetry
+from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.run.race import CACHES, RaceLog
+from viz_engine.run.race import LANES
 from viz_engine.text import Message
 
+CACHES = tuple(label["cache"] for label in LANES)
 PARTS = (*CACHES, "ratio")
 NO_GAIN = 1.1  # a ratio of times up to which the page speaks of no gain
 LEAST_SHARE = 0.1  # of the work of a race: what another must have done to tell its time
@@ -101,14 +103,14 @@ def total_ns(log: RunLog) -> int:
     return steps[-1].end_ns - log.started.accepted_ns if steps else 0
 
 
-def shown(race: RaceLog, cache: str) -> RunLog | None:
+def shown(race: ExperimentLog, cache: str) -> RunLog | None:
     """The run of a lane that is replayed and tabled: the one of median total time (of two, the
     faster). None where no run of it came to its end."""
-    runs = sorted(race.runs(cache), key=total_ns)
+    runs = sorted(race.runs({"cache": cache}), key=total_ns)
     return runs[(len(runs) - 1) // 2] if runs else None
 
 
-def seconds_at(race: RaceLog, spec: ModelSpec, flops: Mapping[str, int]) -> float | None:
+def seconds_at(race: ExperimentLog, spec: ModelSpec, flops: Mapping[str, int]) -> float | None:
     """About how long both lanes with `flops` (by cache) take, at the rates that a race reached.
     None where that race is of another model, lacks a lane, or did less than LEAST_SHARE of the
     work: short runs are bound by other things than work."""
@@ -146,17 +148,17 @@ class Spread:
         )
 
 
-def times_ns(race: RaceLog, cache: str, k: int) -> Spread | None:
+def times_ns(race: ExperimentLog, cache: str, k: int) -> Spread | None:
     """Time from the start to token k over the repeats of a lane."""
     ends = []
-    for log in race.runs(cache):
+    for log in race.runs({"cache": cache}):
         steps = metrics.token_steps(log)
         if len(steps) >= k:
             ends.append(steps[k - 1].end_ns - log.started.accepted_ns)
     return Spread.of(ends)
 
 
-def num_tokens(race: RaceLog) -> int:
+def num_tokens(race: ExperimentLog) -> int:
     """Tokens that every lane which came to its end has given."""
     runs = [log for cache in CACHES if (log := shown(race, cache)) is not None]
     return min((len(metrics.token_steps(log)) for log in runs), default=0)
@@ -166,7 +168,7 @@ def ratio(without: float | None, cached: float | None) -> float | None:
     return None if without is None or not cached else without / cached
 
 
-def table(race: RaceLog, k: int) -> list[dict[str, object]]:
+def table(race: ExperimentLog, k: int) -> list[dict[str, object]]:
     """The table under the lanes at token k. A row a quantity: `name`, and for `token` (token k
     alone) and `so_far` (tokens 1 to k) what it took without a cache, with it, and the ratio."""
     logs = {cache: shown(race, cache) for cache in CACHES}
@@ -192,7 +194,7 @@ def _value(
     return getattr(costs[k - 1] if span == "token" else so_far(costs, k), name)
 
 
-def ratios(race: RaceLog) -> list[Spread | None]:
+def ratios(race: ExperimentLog) -> list[Spread | None]:
     """Total time without a cache / with it, to each token; low and high: the extreme pairs of
     repeats."""
     found = []
@@ -211,7 +213,7 @@ def ratios(race: RaceLog) -> list[Spread | None]:
     return found
 
 
-def gain_from(race: RaceLog) -> int | None:
+def gain_from(race: ExperimentLog) -> int | None:
     """The first token from which on the cache has saved more than a tenth of the time (`NO_GAIN`),
     to the end and whichever runs are compared. None where it never does, or a lane is missing."""
     found = None
@@ -222,7 +224,7 @@ def gain_from(race: RaceLog) -> int | None:
     return found
 
 
-def csv_text(race: RaceLog) -> str:
+def csv_text(race: ExperimentLog) -> str:
     """The table of every token as CSV: of each lane what the token alone took and what all up to it
     took. Empty where there is no basis. Times in nanoseconds."""
     names = ("rows", "flops", "moved_bytes", "ns")
@@ -239,12 +241,12 @@ def csv_text(race: RaceLog) -> str:
     return out.getvalue()
 
 
-def missing(race: RaceLog) -> list[Message]:
+def missing(race: ExperimentLog) -> list[Message]:
     """What a race that did not come to its end lacks, in words."""
-    asked = race.race.settings.repeats
+    asked = race.settings.repeats
     short = []
     for cache in CACHES:
-        made = len(race.runs(cache))
+        made = len(race.runs({"cache": cache}))
         if made < asked:
             key = "race.missing.none" if cache == "none" else "race.missing.full"
             short.append(Message(key=key, params={"made": made, "asked": asked}))

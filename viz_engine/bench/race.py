@@ -25,8 +25,9 @@ from viz_engine.engine.load import Loaded
 from viz_engine.run import machine, metrics
 from viz_engine.run.command import QUESTIONS
 from viz_engine.run.events import RunSettings
+from viz_engine.run.experiment import ExperimentLog, LogitsCompared
 from viz_engine.run.log import RunLog
-from viz_engine.run.race import CACHES, RaceLog, RaceSettings
+from viz_engine.run.race import LANES, RaceSettings
 
 LEAST_RATIO = 10  # of decode times, at the longest prompt
 
@@ -82,7 +83,7 @@ def measure(
     return rows
 
 
-def _race(plan: Plan, loaded: Loaded, prompt: int) -> RaceLog:
+def _race(plan: Plan, loaded: Loaded, prompt: int) -> ExperimentLog:
     run = RunSettings(
         model=loaded.name,
         prompts=(QUESTIONS["en"],),
@@ -90,24 +91,21 @@ def _race(plan: Plan, loaded: Loaded, prompt: int) -> RaceLog:
         new_tokens=plan.new_tokens,
         stop_token_ids=(),
     )
-    log = RaceLog()
     settings = RaceSettings(run=run, repeats=plan.repeats)
-    for event in race_runs.race(loaded, settings, race_id="bench"):
-        log.append(event)
-    return log
+    return ExperimentLog.of(race_runs.race(lambda run: loaded, settings, experiment_id="bench"))
 
 
-def _ratios(log: RaceLog) -> dict[str, object]:
+def _ratios(log: ExperimentLog) -> dict[str, object]:
     """Time without a cache / with it of each repeat, in all and of decode, and of FLOPs."""
-    pairs = list(zip(*(log.runs(cache) for cache in CACHES), strict=True))
-    costs = [race.token_costs(race.shown(log, cache)) for cache in CACHES]
-    num = len(costs[0])
+    pairs = list(zip(*(log.runs(label) for label in LANES), strict=True))
+    costs = [race.token_costs(race.shown(log, cache)) for cache in race.CACHES]
+    num, compared = len(costs[0]), log.finding(LogitsCompared)
     flops = [race.so_far(part, num).flops for part in costs]
     decode = [race.so_far(part[1:], num).flops for part in costs]
     return {
         "new_tokens": num,
-        "same_tokens": log.logits.first_difference is None,
-        "largest_gap": max(log.logits.gaps),
+        "same_tokens": compared.first_difference is None,
+        "largest_gap": max(compared.gaps),
         "total": report.spread([race.total_ns(a) / race.total_ns(b) for a, b in pairs]),
         "decode": report.spread([_decode_ns(a) / _decode_ns(b) for a, b in pairs]),
         "total_flops": race.ratio(*flops),

@@ -19,7 +19,7 @@ from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.run import machine, sweep
 from viz_engine.run.command import QUESTIONS
 from viz_engine.run.events import RunSettings
-from viz_engine.run.sweep import SweepResult
+from viz_engine.run.experiment import ExperimentLog
 
 WITHIN, FOR_SHARE = 0.15, 0.9
 REPEATS, BUDGET_S = 5, 120.0  # of each of the two
@@ -40,7 +40,7 @@ class Difference:
         return self.second_s / self.first_s - 1
 
 
-def differences(one: SweepResult, other: SweepResult) -> list[Difference]:
+def differences(one: ExperimentLog, other: ExperimentLog) -> list[Difference]:
     """The medians that both sweeps have."""
     again = {point.value: point for point in points_of(other)}
     found = []

@@ -17,8 +17,9 @@ from typing import TextIO, TypeVar
 from viz_engine.run import checks, command, machine
 from viz_engine.run.codec import to_line
 from viz_engine.run.events import RunFinished, RunSettings, RunStarted, StepFinished
+from viz_engine.run.experiment import ExperimentFinished, ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.run.race import RaceFinished, RaceLog, RaceSettings
+from viz_engine.run.race import RaceSettings
 from viz_engine.text import Message, UserError
 
 Asked = TypeVar("Asked", RunSettings, RaceSettings)
@@ -74,19 +75,22 @@ def _race(args: argparse.Namespace) -> int:
     machine.share_cores()
     from viz_engine.engine import load, race_runs
 
-    run = settings.run
-    loaded = load.load(run.model, run.device, run.dtype, _say)
-    log = RaceLog()
-    events = race_runs.race(loaded, settings, race_id=uuid.uuid4().hex)
+    def loaded(run: RunSettings) -> load.Loaded:
+        return load.load(run.model, run.device, run.dtype, _say)
+
+    log = ExperimentLog()
+    events = race_runs.race(loaded, settings, experiment_id=uuid.uuid4().hex)
     first = next(events)
     with _open(args.out) as out:
         for event in _and_rest(first, events):
             log.append(event)
-            out.write(to_line(event) + "\n")
-            if isinstance(event, StepFinished):
-                lane = log.lanes[-1]
-                print(f"\r{lane.cache} {lane.repeat} ", end="", file=sys.stderr)
-                _show_step(lane.log, event)
+            out.write(log.to_line(event) + "\n")
+            run, record = log.part(event)
+            if isinstance(record, StepFinished):
+                lane = log.members[-1]
+                name = " ".join(map(str, lane.label.values()))
+                print(f"\r{name} {lane.repeat} ", end="", file=sys.stderr)
+                _show_step(run, record)
     return _conclude(log.finished, args.out)
 
 
@@ -132,7 +136,7 @@ def _show_step(log: RunLog, step: StepFinished) -> None:
     print(f"{line}{step.duration_ns / 1e6:.1f} ms   ", end="", file=sys.stderr, flush=True)
 
 
-def _conclude(finished: RunFinished | RaceFinished, out: str) -> int:
+def _conclude(finished: RunFinished | ExperimentFinished, out: str) -> int:
     if finished.error is not None:
         print(f"\n{finished.error}", file=sys.stderr)
         return 1

@@ -19,10 +19,13 @@ from viz_engine.model.tokenizer import FILLERS
 from viz_engine.run import ceilings as kept_ceilings
 from viz_engine.run import machine as run_machine
 from viz_engine.run import sweep
-from viz_engine.run.command import QUESTIONS
+from viz_engine.run.codec import settings_to_dict
+from viz_engine.run.command import QUESTIONS, label_of
 from viz_engine.run.events import RunSettings
-from viz_engine.run.log import RunLog
-from viz_engine.run.sweep import SweepResult, SweepSettings, values_of
+from viz_engine.run.experiment import ExperimentLog
+from viz_engine.run.log import RunLog, what_is
+from viz_engine.run.members import SETTINGS
+from viz_engine.run.sweep import SweepSettings, values_of
 from viz_engine.text import Message, UserError
 
 Say = Callable[[str], None]
@@ -47,8 +50,14 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say what a sweep is."""
     add = parser.add_argument
-    add("--what", choices=sweep.KINDS, default="ttft", help="against length, context or batch")
-    add("--values", help="prompt lengths or batch sizes, separated by commas")
+    add(
+        "--what",
+        choices=(*sweep.KINDS, *SETTINGS),
+        default="ttft",
+        metavar="WHAT",
+        help="ttft against length, itl against context, batch, or a setting of a run",
+    )
+    add("--values", help="prompt lengths, batch sizes or what the setting takes, with commas")
     add("--repeats", type=int, default=sweep.REPEATS, metavar="N")
     add("--budget", type=float, default=sweep.BUDGET_S, metavar="S", help="seconds, for all runs")
     add("--new-tokens", type=int, metavar="N", help="of each run")
@@ -74,9 +83,9 @@ def settings_of(args: argparse.Namespace) -> SweepSettings:
     run = made.run
     if args.new_tokens is not None:
         run = dataclasses.replace(run, new_tokens=args.new_tokens)
-    if args.prompt_tokens is not None and args.what == "batch":
+    if args.prompt_tokens is not None and made.varied != "context_len":
         run = dataclasses.replace(run, context_len=args.prompt_tokens)
-    values = made.values if args.values is None else values_of(args.values)
+    values = made.values if args.values is None else _values(made.varied, args.values)
     asked = dataclasses.replace(
         made,
         run=run,
@@ -87,6 +96,12 @@ def settings_of(args: argparse.Namespace) -> SweepSettings:
     )
     sweep.check_sweep(asked)
     return asked
+
+
+def _values(varied: str, text: str) -> tuple[int | float | str, ...]:
+    if varied in sweep.VARIED.values():
+        return values_of(text)
+    return tuple(label_of(f"{varied}={value}")[varied] for value in text.split(","))
 
 
 def _say(text: str) -> None:
@@ -111,43 +126,43 @@ def _sweep(args: argparse.Namespace) -> int:
         _say("measuring this machine's ceilings")
         kept = ceilings.measure(loaded.device, loaded.hardware.name)
         kept_ceilings.save(kept)
-    result = experiment.measure(loaded, settings, _say)
-    result.ceilings = kept
+    log = experiment.measure(loaded, settings, _say, kept)
     print(file=sys.stderr)
     if args.out:
         try:
-            Path(args.out).write_text(result.to_jsonl(), encoding="ascii", newline="\n")
+            Path(args.out).write_text(log.to_jsonl(), encoding="ascii", newline="\n")
         except OSError as error:
             reason = error.strerror or "?"
             raise UserError("error.out_file", path=args.out, reason=reason) from None
-    print(json.dumps(document(result), indent=1) if args.json else table(result))
-    return 1 if result.ended == "error" else 0
+    print(json.dumps(document(log), indent=1) if args.json else table(log))
+    return 1 if log.ended == "error" else 0
 
 
-def document(result: SweepResult) -> dict[str, object]:
+def document(log: ExperimentLog) -> dict[str, object]:
     """A sweep as JSON: its points with all values, in seconds."""
     return {
-        "settings": sweep.settings_dict(result.settings),
-        "ceilings": None if result.ceilings is None else kept_ceilings.to_dict(result.ceilings),
-        "ended": result.ended,
-        "error": None if result.error is None else str(result.error),
-        "points": [dataclasses.asdict(point) for point in points_of(result)],
+        "settings": settings_to_dict(log.settings),
+        "ceilings": None if log.ceilings is None else kept_ceilings.to_dict(log.ceilings),
+        "ended": log.ended,
+        "error": None if log.error is None else str(log.error),
+        "points": [dataclasses.asdict(point) for point in points_of(log)],
     }
 
 
-def table(result: SweepResult) -> str:
+def table(log: ExperimentLog) -> str:
     """A sweep as lines: medians with p10 to p90, in milliseconds."""
-    name = {"ttft": "prompt", "itl": "context", "batch": "batch"}[result.settings.what]
+    what = log.settings.what
+    name = {"ttft": "prompt", "itl": "context"}.get(what, what)
     lines = [f"{name:>8}  runs  TTFT ms (p10-p90)            ITL ms (p10-p90)"]
-    for point in points_of(result):
+    for point in points_of(log):
         figures = [_cell(point.ttft_s), _cell(point.itl_s)]
         lines.append(f"{point.value:>8}  {point.num_runs:>4}  {figures[0]:<27}  {figures[1]}")
-    if points.thin(result):
+    if points.thin(log):
         lines.append(
             f"fewer than {points.SPREAD_RUNS} runs: no p10-p90, and one run may be far off"
         )
-    if result.ended != "done":
-        lines.append(f"ended: {result.ended}" + (f" ({result.error})" if result.error else ""))
+    if log.ended != "done":
+        lines.append(f"ended: {log.ended}" + (f" ({log.error})" if log.error else ""))
     return "\n".join(lines)
 
 
@@ -168,10 +183,10 @@ def read_logs(files: list[str]) -> tuple[list[RunLog], kept_ceilings.Ceilings | 
             data = Path(name).read_bytes()
         except OSError as error:
             raise UserError("sweep.no_file", path=name, reason=error.strerror or "?") from None
-        if data.startswith(b'{"kind": "sweep"'):
-            result = SweepResult.read(data)
-            logs += result.logs
-            ceilings = ceilings or result.ceilings
+        if what_is(data) == "sweep":
+            log = ExperimentLog.read(data, "sweep")
+            logs += log.runs()
+            ceilings = ceilings or log.ceilings
         else:
             logs.append(RunLog.read(data))
     if ceilings is None and logs and logs[0].started is not None:

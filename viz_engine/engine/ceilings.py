@@ -14,8 +14,8 @@ from statistics import median
 
 import torch
 
+from viz_engine.engine.device import DTYPES
 from viz_engine.engine.kernels import build, linear
-from viz_engine.engine.load import DTYPES
 from viz_engine.run import machine as run_machine
 from viz_engine.run.ceilings import Ceiling, Ceilings
 

@@ -9,7 +9,7 @@ Try it: `python -m viz_engine race --prompt-tokens 128 --new-tokens 16 --out rac
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 import torch
@@ -19,18 +19,19 @@ from viz_engine.engine.kernels.attention import AttentionLook
 from viz_engine.engine.load import Loaded
 from viz_engine.run import checks
 from viz_engine.run.command import race_command
-from viz_engine.run.events import Event, RunFinished, RunSettings
-from viz_engine.run.log import RunLog
-from viz_engine.run.race import (
-    CACHES,
-    LaneStarted,
+from viz_engine.run.events import RunFinished, RunSettings
+from viz_engine.run.experiment import (
+    ExperimentEvent,
+    ExperimentFinished,
+    ExperimentStarted,
     LogitsCompared,
+    MemberEvent,
+    MemberStarted,
     PrefixChanged,
-    RaceEvent,
-    RaceFinished,
-    RaceSettings,
-    RaceStarted,
 )
+from viz_engine.run.log import RunLog
+from viz_engine.run.members import Planned
+from viz_engine.run.race import RaceSettings, check_lanes
 from viz_engine.text import Message, UserError
 
 MOST_QUERIES = 24  # rows of the square that a look keeps: those next to the newest
@@ -39,29 +40,37 @@ WARM_UP_TOKENS = 2
 MOST_CHANGED_ROWS = 1024  # of the prompt, whose keys are compared under another first token
 
 
+Load = Callable[[RunSettings], Loaded]
+
+
 def race(
-    loaded: Loaded,
+    load: Load,
     settings: RaceSettings,
     *,
-    race_id: str,
+    experiment_id: str,
     queued_ns: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     clock: Callable[[], int] = time.perf_counter_ns,
-) -> Iterator[RaceEvent]:
-    """The records of a race.
+) -> Iterator[ExperimentEvent]:
+    """The records of a race; `load` gives the model that a lane asks for.
 
     Raises UserError before the first record where it cannot be; after it, never: what goes wrong
     is said by the last record. A race that is stopped keeps the runs that came to their end.
     """
-    checks.check_race(settings, loaded.spec.num_layers, loaded.spec.num_query_heads)
-    _warm_up(loaded, settings.run, cancelled)
-    yield RaceStarted(
-        race_id=race_id,
+    check_lanes(settings)
+    load = _Held(load)
+    for label in settings.lanes:
+        spec = load(settings.lane(label)).spec
+        checks.check_race(settings, spec.num_layers, spec.num_query_heads)
+    _warm_up(load, settings, cancelled)
+    yield ExperimentStarted(
+        experiment="race",
+        experiment_id=experiment_id,
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         settings=settings,
         command=race_command(settings),
     )
-    made = _Race(loaded, settings, race_id, queued_ns, cancelled, clock)
+    made = _Race(load, settings, experiment_id, queued_ns, cancelled, clock)
     try:
         yield from made.events()
         reason, error = ("cancelled" if made.was_cancelled else "done"), made.error
@@ -69,24 +78,35 @@ def race(
         error = refused.message
     except Exception as caught:
         error = generate.explain(caught)
-    yield RaceFinished(finish_reason="error" if error else reason, error=error)
+    yield ExperimentFinished(finish_reason="error" if error else reason, error=error)
 
 
-def lane_settings(settings: RunSettings, cache: str) -> RunSettings:
-    """What one lane does: greedy, so that both lanes choose for themselves and can agree."""
-    return dataclasses.replace(settings, cache=cache, temperature=0.0, batch=1)
+class _Held:
+    """The model of the lane that is on: loaded anew only where the lanes' models differ, and the
+    other one let go first, for there may be room for one."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._asked: tuple[str, str, str] | None = None
+        self._loaded: Loaded | None = None
+
+    def __call__(self, run: RunSettings) -> Loaded:
+        asked = (run.model, run.device, run.dtype)
+        if asked != self._asked:
+            self._loaded = self._asked = None
+            self._loaded, self._asked = self._load(run), asked
+        return self._loaded
 
 
-def _warm_up(loaded: Loaded, settings: RunSettings, cancelled: Callable[[], bool]) -> None:
+def _warm_up(load: Load, settings: RaceSettings, cancelled: Callable[[], bool]) -> None:
     """A short run of each lane, dropped: the first products of a size are slow."""
-    for cache in CACHES:
-        short = dataclasses.replace(
-            lane_settings(settings, cache), new_tokens=min(WARM_UP_TOKENS, settings.new_tokens)
-        )
+    for label in settings.lanes:
+        lane = settings.lane(label)
+        short = dataclasses.replace(lane, new_tokens=min(WARM_UP_TOKENS, lane.new_tokens))
         asked = {"cancelled": cancelled, "options": generate.Options(samples="none")}
         # Refusals are of the whole race, so the whole length is asked for first.
-        next(generate.generate(loaded, lane_settings(settings, cache), run_id="", **asked))
-        for event in generate.generate(loaded, short, run_id="warm-up", **asked):
+        next(generate.generate(load(lane), lane, run_id="", **asked))
+        for event in generate.generate(load(lane), short, run_id="warm-up", **asked):
             if isinstance(event, RunFinished) and event.error is not None:
                 raise UserError(event.error.key, **event.error.params)
 
@@ -96,37 +116,45 @@ class _Race:
 
     def __init__(
         self,
-        loaded: Loaded,
+        load: Load,
         settings: RaceSettings,
-        race_id: str,
+        experiment_id: str,
         queued_ns: int | None,
         cancelled: Callable[[], bool],
         clock: Callable[[], int],
     ) -> None:
-        self.loaded = loaded
+        self.load = load
         self.settings = settings
-        self.race_id = race_id
+        self.experiment_id = experiment_id
         self.queued_ns = queued_ns
         self.cancelled = cancelled
         self.clock = clock
         self.was_cancelled = False
         self.error: Message | None = None
-        self.first: dict[str, RunLog] = {}  # lane -> its first run
+        self.num_members = 0
+        self.first: list[RunLog] = []  # each lane's first run, the second lane's first
         self.logits: list[torch.Tensor] = []  # of the lane that ran first, `[vocab]` a token
-        self.comparison: _Comparison | None = None
 
-    def events(self) -> Iterator[RaceEvent]:
+    def events(self) -> Iterator[ExperimentEvent]:
         """All but the first and the last record."""
-        for repeat in range(self.settings.repeats):
-            # The lane with the cache first: a race that is stopped early then has one lane.
-            for cache in CACHES[:: 1 if repeat % 2 else -1]:
-                yield LaneStarted(cache=cache, repeat=repeat, purpose="measured")
-                yield from self._measured(cache, repeat)
-                if self.was_cancelled or self.error:
-                    return
-            if repeat == 0:
-                yield self.comparison.compared()
-                self.logits = []
+        comparison = _Comparison(self.logits)
+        for planned in self.settings.order():
+            if self._stops():
+                return
+            keep = None  # logits are only kept by reference while the run is on
+            if planned.repeat == 0 and not self.first:
+                keep = lambda step, logits: self.logits.append(logits[0].clone())  # noqa: E731
+            elif planned.repeat == 0:
+                keep = lambda step, logits: comparison.take(logits[0])  # noqa: E731
+            options = generate.Options(on_logits=keep, samples=self._samples(planned))
+            log = yield from self._member(planned, options)
+            if self.was_cancelled or self.error:
+                return
+            if planned.repeat == 0:
+                self.first.append(log)
+                if len(self.first) == 2:
+                    yield comparison.compared()
+                    self.logits.clear()
         if self.settings.layer is not None:
             yield from self._looks()
         if not self._stops() and (changed := self._prefix_changed()) is not None:
@@ -136,102 +164,101 @@ class _Race:
         self.was_cancelled = self.was_cancelled or self.cancelled()
         return self.was_cancelled
 
-    def _measured(self, cache: str, repeat: int) -> Iterator[Event]:
-        """A timed run. Its logits are only kept by reference while it runs."""
-        keep = None
-        if repeat == 0 and cache == "full":
-            keep = lambda step, logits: self.logits.append(logits[0].clone())  # noqa: E731
-        elif repeat == 0:
-            self.comparison = _Comparison(self.logits)
-            keep = lambda step, logits: self.comparison.take(logits[0])  # noqa: E731
+    def _member(
+        self, planned: Planned, options: generate.Options, purpose: str = "measured"
+    ) -> Generator[ExperimentEvent, None, RunLog]:
+        """A run and its log."""
+        member, self.num_members = self.num_members, self.num_members + 1
+        yield MemberStarted(
+            member=member, label=planned.label, repeat=planned.repeat, purpose=purpose
+        )
         log = RunLog()
-        samples = self._samples() if cache != "none" and repeat == 0 else "none"
-        options = generate.Options(on_logits=keep, samples=samples)
-        for event in self._generate(cache, f"{cache}-{repeat}", options):
-            log.append(event)
-            yield event
-        self._take_end(log)
-        if repeat == 0:
-            self.first[cache] = log
-
-    def _generate(
-        self, cache: str, name: str, options: generate.Options, settings: RunSettings | None = None
-    ) -> Iterator[Event]:
-        return generate.generate(
-            self.loaded,
-            lane_settings(settings or self.settings.run, cache),
-            run_id=f"{self.race_id}-{name}",
+        for event in generate.generate(
+            self.load(planned.run),
+            planned.run,
+            run_id=f"{self.experiment_id}-{member}",
             queued_ns=self.queued_ns,
             cancelled=self.cancelled,
             clock=self.clock,
             options=options,
-        )
-
-    def _take_end(self, log: RunLog) -> None:
+        ):
+            log.append(event)
+            yield MemberEvent(member, event)
         self.was_cancelled = log.finished.finish_reason == "cancelled"
         self.error = log.finished.error
+        return log
 
-    def _samples(self) -> str:
-        """Rows are sampled at the end, outside all times, where they are all still there."""
-        kept = all(layer.kind in ("full", "latent") for layer in self.loaded.spec.layers)
-        return "last" if kept and not self.loaded.probed.theirs else "each"
+    def _samples(self, planned: Planned) -> str:
+        """Rows are sampled in the first repeat only: at the end, outside all times, where they are
+        all still there."""
+        if planned.run.cache == "none" or planned.repeat:
+            return "none"
+        return "last" if _keeps_all(self.load(planned.run)) else "each"
 
-    def _looks(self) -> Iterator[RaceEvent]:
+    def _looks(self) -> Iterator[ExperimentEvent]:
         """A short run of each lane with the tokens of the race, for the attention weights."""
-        spec = self.loaded.spec.layers[self.settings.layer]
-        probed = self.loaded.probed
-        if not probed.own_attention or not probed.can_roll_back or spec.kind != "full":
-            return
-        tokens = [t for step in self.first["none"].steps for t in step.token_ids[0]][:LOOK_TOKENS]
-        short = dataclasses.replace(self.settings.run, new_tokens=LOOK_TOKENS, warm_up=False)
-        for cache in CACHES[::-1]:
+        layer, head = self.settings.layer, self.settings.query_head
+        for label in self.settings.lanes:
+            loaded = self.load(self.settings.lane(label))
+            if not loaded.probed.own_attention or loaded.spec.layers[layer].kind != "full":
+                return
+        tokens = [t for step in self.first[1].steps for t in step.token_ids[0]][:LOOK_TOKENS]
+        for label in self.settings.lanes[::-1]:
             if self._stops():
                 return
-            look = AttentionLook(self.settings.layer, self.settings.query_head, MOST_QUERIES)
-            yield LaneStarted(cache=cache, repeat=0, purpose="look")
-            options = generate.Options(forced_tokens=[tokens], samples="none", capture=look)
-            log = RunLog()
-            for event in self._generate(cache, f"{cache}-look", options, short):
-                log.append(event)
-                yield event
-            self._take_end(log)
+            lane = self.settings.lane(label)
+            short = dataclasses.replace(lane, new_tokens=LOOK_TOKENS, warm_up=False)
+            yield from self._member(
+                Planned(label=label, repeat=0, run=short),
+                purpose="look",
+                forced_tokens=[tokens],
+                samples="none",
+                look=AttentionLook(layer, head, MOST_QUERIES),
+            )
             if self.error:
                 return
 
     def _prefix_changed(self) -> PrefixChanged | None:
         """Read the prompt twice, its first token being another one the second time, and compare
         the keys. None for a model that does not keep every row."""
-        ids = list(self.first["full"].started.prompt_token_ids[0])[:MOST_CHANGED_ROWS]
-        if self._samples() != "last" or any(not s.num_kv_heads for s in self.loaded.spec.layers):
+        loaded = self.load(self.settings.lane(self.settings.lanes[1]))
+        ids = list(self.first[0].started.prompt_token_ids[0])[:MOST_CHANGED_ROWS]
+        if not _keeps_all(loaded) or any(not s.num_kv_heads for s in loaded.spec.layers):
             return None
         other = next((token for token in ids if token != ids[0]), ids[0] ^ 1)
-        before, after = (self._keys([first, *ids[1:]]) for first in (ids[0], other))
+        before, after = (_keys(loaded, [first, *ids[1:]]) for first in (ids[0], other))
         changes = torch.stack([_change(a, b) for a, b in zip(before, after, strict=True)], dim=1)
         with np.errstate(divide="ignore"):
             levels = np.clip(np.rint(128 + 12 * np.log2(changes.numpy())), 1, 255)
         levels = np.where(changes.numpy() > 0, levels, 0).astype(np.uint8)
-        texts = self.loaded.tokenizer.texts([ids[0]]), self.loaded.tokenizer.texts([other])
+        texts = loaded.tokenizer.texts([ids[0]]), loaded.tokenizer.texts([other])
         return PrefixChanged(
             before=texts[0][0],
             after=texts[1][0],
             num_rows=len(ids),
-            num_layers=self.loaded.spec.num_layers,
+            num_layers=loaded.spec.num_layers,
             changes=levels.tobytes(),
         )
 
-    def _keys(self, ids: list[int]) -> list[torch.Tensor]:
-        """The keys of each layer `[H, rows, D]` after one forward of a prompt."""
-        cache = generate.new_cache(self.loaded, "full", 1, len(ids))
-        cache.reserve(len(ids))
-        device = self.loaded.device
-        tokens = torch.tensor([ids], device=device)
-        positions = torch.arange(len(ids), device=device)[None]
-        generate.forward(self.loaded, tokens, positions, None, cache)
-        return [keys[0].float().cpu() for keys, _ in cache.peek(0, len(ids))]
+
+def _keeps_all(loaded: Loaded) -> bool:
+    """Whether a run keeps every row to its end, in a cache of ours."""
+    kept = all(layer.kind in ("full", "latent") for layer in loaded.spec.layers)
+    return kept and not loaded.probed.theirs
+
+
+def _keys(loaded: Loaded, ids: list[int]) -> list[torch.Tensor]:
+    """The keys of each layer `[H, rows, D]` after one forward of a prompt."""
+    cache = generate.new_cache(loaded, "full", 1, len(ids))
+    cache.reserve(len(ids))
+    tokens = torch.tensor([ids], device=loaded.device)
+    positions = torch.arange(len(ids), device=loaded.device)[None]
+    generate.forward(loaded, tokens, positions, None, cache)
+    return [keys[0].float().cpu() for keys, _ in cache.peek(0, len(ids))]
 
 
 class _Comparison:
-    """The lane with the cache ran first; the other's logits are held against its, token by token,
+    """The second lane ran first; the first one's logits are held against its, token by token,
     until they choose differently: after that the two read different texts."""
 
     def __init__(self, logits: list[torch.Tensor]) -> None:
@@ -242,9 +269,11 @@ class _Comparison:
         self.first_difference: int | None = None
 
     def take(self, without: torch.Tensor) -> None:
-        """Logits `[vocab]` of the next token without a cache."""
+        """Logits `[vocab]` of the next token in the first lane."""
         index = len(self.gaps)
         if self.first_difference is not None or index >= len(self.logits):
+            return
+        if self.logits[index].shape != without.shape:  # of two models: not comparable
             return
         cached, without = self.logits[index].float(), without.float()
         best = without.topk(2).values

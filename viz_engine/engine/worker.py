@@ -1,14 +1,15 @@
 """The engine process itself: the program that holds the model and does one run at a time.
 
 `python -m viz_engine.engine.worker` speaks JSON lines over its stdin and stdout and ends when its
-stdin does. It takes {"op": "run" | "race" | "cancel" | "prepare" | "measure"} and says ready,
-alive, progress, event, refused, done and measured. It knows nothing of queues or visitors;
+stdin does. It takes {"op": "run" | "cancel" | "prepare" | the name of an experiment} and says
+ready, alive, progress, event, refused and done. It knows nothing of queues or visitors;
 `server/supervisor.py` starts and watches it.
 
 Try it: `(echo '{"op":"prepare"}'; sleep 20) | python -m viz_engine.engine.worker`
 """
 
 import gc
+import importlib
 import json
 import os
 import queue
@@ -17,14 +18,14 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.run import machine as run_machine
-from viz_engine.run.ceilings import save
-from viz_engine.run.codec import settings_from_dict, to_line
-from viz_engine.run.events import RunSettings
-from viz_engine.run.race import RaceEvent, RaceSettings
+from viz_engine.run.codec import settings_from_dict
+from viz_engine.run.events import Event, RunSettings
+from viz_engine.run.experiment import KINDS, ExperimentEvent, to_line
 from viz_engine.text import Message, UserError
 
 if TYPE_CHECKING:
@@ -100,14 +101,9 @@ class _Child:
         while True:
             command = self.inbox.get()
             if problem is None:
-                if command["op"] == "measure":
-                    self._measure(command["device"])
-                else:
-                    self._do(command)
-            elif command["op"] in ("run", "race"):
+                self._do(command)
+            elif command["op"] != "prepare":
                 self.send("refused", run_id=command["run_id"], message=_dict(problem))
-            elif command["op"] == "measure":
-                self.send("measured", problem=_dict(problem))
 
     def _do(self, command: dict) -> None:
         from viz_engine.engine.device import is_out_of_memory
@@ -132,35 +128,23 @@ class _Child:
             if command["op"] == "prepare":
                 self.send("progress", run_id=None, message=None, fraction=None)
 
-    def _measure(self, device: str) -> None:
-        """Measure the ceilings of a device and keep them in the cache folder."""
-        from viz_engine.engine import ceilings
-        from viz_engine.engine.device import describe_device
-
-        try:
-            machine = describe_device(device).name
-            save(ceilings.measure(device, machine))
-            self.send("measured", problem=None)
-        except Exception as error:  # no room for the buffer, a full disk
-            traceback.print_exc()
-            self.send("measured", problem=_dict(_why(error)))
-
-    def _events(self, command: dict) -> Iterator[RaceEvent]:
-        """The records of the run or the race that a command asks for."""
-        from viz_engine.engine import generate
-
-        run_id = command["run_id"]
+    def _events(self, command: dict) -> Iterator[ExperimentEvent | Event]:
+        """The records of the run or the experiment that a command asks for."""
+        run_id, what = command["run_id"], command["op"]
         asked = {"queued_ns": command["queued_ns"], "cancelled": lambda: run_id in self.cancelled}
-        if command["op"] == "run":
+        if what == "run":
+            from viz_engine.engine import generate
+
             settings = settings_from_dict(command["settings"])
             loaded = self._load(settings, run_id)
             options = generate.Options(samples=command.get("samples", "each"))
             return generate.generate(loaded, settings, run_id=run_id, options=options, **asked)
-        from viz_engine.engine import race_runs
-
-        race = settings_from_dict(command["settings"], RaceSettings)
-        loaded = self._load(race.run, run_id)
-        return race_runs.race(loaded, race, race_id=run_id, **asked)
+        kind = KINDS[what]
+        module, _, maker = kind.maker.partition(":")
+        make = getattr(importlib.import_module(module), maker)
+        settings = settings_from_dict(command["settings"], kind.settings)
+        load = partial(self._load, run_id=run_id)
+        return make(load, settings, experiment_id=run_id, **asked)
 
     def _load(self, settings: RunSettings, run_id: str | None) -> "Loaded":
         """The model asked for: the one that is held, or a new one in its place."""

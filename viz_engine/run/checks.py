@@ -13,7 +13,8 @@ from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost
 from viz_engine.run.events import MAX_BATCH, MAX_INT, RunSettings
 from viz_engine.run.log import MAX_COLUMNS
-from viz_engine.run.race import MAX_REPEATS, RaceSettings
+from viz_engine.run.members import changed
+from viz_engine.run.race import RaceSettings, check_lanes
 from viz_engine.text import UserError, grouped, mib
 
 CACHES = ("full", "none")
@@ -91,13 +92,14 @@ def check_settings(settings: RunSettings) -> None:
 
 def check_race(settings: RaceSettings, num_layers: int, num_query_heads: int | None) -> None:
     """Raises UserError where a race cannot be, whatever its prompt."""
-    check_settings(settings.run)
-    if not 1 <= settings.repeats <= MAX_REPEATS:
-        raise UserError("error.race_repeats", repeats=settings.repeats, most=MAX_REPEATS)
-    if settings.run.batch != 1 or len(settings.run.prompts) != 1:
-        raise UserError("error.race_batch")
-    if settings.run.temperature != 0:
-        raise UserError("error.race_temperature")
+    check_lanes(settings)
+    for label in settings.lanes:
+        lane = changed(settings.run, label)
+        check_settings(lane)
+        if lane.batch != 1 or len(lane.prompts) != 1:
+            raise UserError("error.race_batch")
+        if lane.temperature != 0:
+            raise UserError("error.race_temperature")
     if settings.layer is None:
         return
     if not 0 <= settings.layer < num_layers:

@@ -152,11 +152,14 @@ def _checked(hint: object) -> object:
     """An annotation with bounds."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
+        args = tuple(arg for arg in args if arg is not int or float not in args)
         return typing.Union[tuple(_checked(arg) for arg in args)]  # noqa: UP007
     if origin is tuple:
         return tuple[tuple(arg if arg is Ellipsis else _checked(arg) for arg in args)]
     if origin is Mapping:
-        return dict[str, {str: str, float: NUMBER}.get(args[1], str | NUMBER)]
+        if args[1] in (str, float) or is_dataclass(args[1]):
+            return dict[str, _checked(args[1])]
+        return dict[str, str | NUMBER | bool | None]
     if is_dataclass(hint):
         return _shape(hint)
     return {int: COUNT, float: NUMBER}.get(hint, hint)
@@ -182,6 +185,8 @@ def _builder(hint: object) -> Callable[[typing.Any], object] | None:
         return float
     if is_dataclass(hint):
         return lambda values: _build(hint, values)
+    if origin is Mapping and is_dataclass(args[1]):
+        return lambda values: {name: _build(args[1], one) for name, one in values.items()}
     inner = _builder(args[0]) if origin in (types.UnionType, typing.Union, tuple) else None
     if inner is None:
         return None

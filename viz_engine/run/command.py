@@ -15,7 +15,10 @@ from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.model.tokenizer import FILLERS
 from viz_engine.run.checks import CACHES
 from viz_engine.run.events import RunSettings
-from viz_engine.run.race import MAX_REPEATS, RaceSettings
+from viz_engine.run.members import Label
+from viz_engine.run.race import LANES, MAX_REPEATS, RaceSettings
+from viz_engine.run.sweep import SweepSettings
+from viz_engine.text import UserError
 
 PROGRAM = ("python", "-m", "viz_engine", "record")
 # What is asked of a document when only its length is given.
@@ -70,6 +73,12 @@ def add_race_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--layer", type=int, metavar="L", help="also keep the attention weights of this layer")
     add("--query-head", type=int, default=0, metavar="H", help="and of this query head of it")
+    add(
+        "--lane",
+        action="append",
+        metavar="SETTING=VALUE,...",
+        help="what a lane changes; given twice. Default: cache=none, cache=full",
+    )
 
 
 def race_settings_of(args: argparse.Namespace) -> RaceSettings:
@@ -79,7 +88,22 @@ def race_settings_of(args: argparse.Namespace) -> RaceSettings:
         repeats=args.repeats,
         layer=args.layer,
         query_head=args.query_head,
+        lanes=LANES if args.lane is None else tuple(map(label_of, args.lane)),
     )
+
+
+def label_of(text: str) -> Label:
+    """`cache=none,chunk_len=64` as a label: JSON values, or else words. Raises UserError."""
+    found = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise UserError("experiment.bad_lane", text=text[:60])
+        try:
+            found[name.strip()] = json.loads(value)
+        except ValueError:
+            found[name.strip()] = value
+    return found
 
 
 def race_command(settings: RaceSettings) -> str:
@@ -88,7 +112,24 @@ def race_command(settings: RaceSettings) -> str:
     words += ["--repeats", str(settings.repeats)]
     if settings.layer is not None:
         words += ["--layer", str(settings.layer), "--query-head", str(settings.query_head)]
+    for label in settings.lanes if settings.lanes != LANES else ():
+        changes = (f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in label.items())
+        words += ["--lane", shlex.quote(",".join(changes))]
     return " ".join(words)
+
+
+def sweep_command(settings: SweepSettings) -> str:
+    """The command that makes this sweep again, for a POSIX shell."""
+    run = settings.run
+    words = [*PROGRAM[:-1], "sweep", "--what", settings.what]
+    words += ["--values", ",".join(map(str, settings.values)), "--repeats", str(settings.repeats)]
+    words += ["--budget", f"{settings.budget_s:g}", "--new-tokens", str(run.new_tokens)]
+    if run.context_len is not None:
+        words += ["--prompt-tokens", str(run.context_len)]
+    words += ["--filler", run.filler] * (run.filler != "en")
+    words += ["--model", run.model] * (run.model != DEFAULT_MODEL)
+    words += ["--device", run.device, "--dtype", run.dtype, "--seed", str(settings.seed)]
+    return shlex.join(words)
 
 
 def settings_of(args: argparse.Namespace) -> RunSettings:

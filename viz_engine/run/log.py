@@ -8,14 +8,12 @@ print(len(RunLog.read(open('run.jsonl','rb').read())))"`
 
 import json
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from viz_engine.run import cost
 from viz_engine.run.codec import from_line, to_line
 from viz_engine.run.events import (
-    KINDS,
     MAX_BATCH,
     SCHEMA,
     AttentionSample,
@@ -31,9 +29,10 @@ from viz_engine.text import Message, UserError
 
 MAX_FILE_BYTES = 64 * 1024**2
 MAX_HEAD_BYTES = 2**20  # of a file's first line
-FIRST_LINES = {  # how this app's files begin -> the sentence that names the page for one
-    "run_started": "error.file_is_run",
-    "race_started": "error.file_is_race",
+FIRST_LINES = {"run_started": "run", "race_started": "race", "sweep": "sweep"}  # -> what it is
+PAGES = {  # of what this app's files hold -> the sentence that names the page for one
+    "run": "error.file_is_run",
+    "race": "error.file_is_race",
     "sweep": "error.file_is_sweep",
 }
 MAX_COLUMNS = 2**22  # positions of a run: beyond any window, and a picture can still be made
@@ -49,7 +48,8 @@ class RunLog:
     """The records of one run in order. `append` checks each against those before it, so every
     source is checked. A record that is refused changes nothing."""
 
-    kinds: ClassVar[Mapping[str, type]] = KINDS
+    to_line, from_line = staticmethod(to_line), staticmethod(from_line)
+
     events: list[Event] = field(default_factory=list)
     steps: list[StepFinished] = field(default_factory=list)
     started: RunStarted | None = None
@@ -101,6 +101,19 @@ class RunLog:
                 raise LogError("time goes back at RunFinished")
             self.finished = event
         self.events.append(event)
+
+    @property
+    def latest(self) -> "RunLog":
+        """The run that is on: of an experiment, one of several."""
+        return self
+
+    def part(self, event: Event) -> tuple["RunLog", Event]:
+        """The run that a record is of, and the record as that run has it."""
+        return self, event
+
+    def take_line(self, line: bytes) -> None:
+        """Append a line of a file."""
+        self.append(from_line(line))
 
     def _check_started(self, event: RunStarted) -> None:
         if self.started is not None:
@@ -342,7 +355,7 @@ class RunLog:
     def read(cls, data: bytes) -> "RunLog":
         """The log in a .jsonl file. Raises UserError with the line that is wrong and why; a file
         whose last lines are missing is read as far as it goes (`finished` is then None)."""
-        check_first_line(data, "run_started")
+        check_first_line(data, "run")
         log = cls()
         read_into(log, data)
         if log.started is None:
@@ -356,16 +369,24 @@ def _row_bits(data: bytes, start: int, num: int) -> int:
     return int.from_bytes(part, "little") >> (start & 7) & (1 << num) - 1
 
 
-def check_first_line(data: bytes, own: str) -> None:
-    """Raises UserError that names the right page, where a file is this app's own but of another
-    kind than `own`; what else may be wrong is for others to say."""
+def what_is(data: bytes) -> str | None:
+    """What a file of this app's holds ("run", "race" or another experiment), by its first line;
+    None where that does not say so."""
     try:
         head = json.loads(data[:MAX_HEAD_BYTES].split(b"\n", 1)[0])
     except (ValueError, RecursionError):
-        return
+        return None
     kind = head.get("kind") if isinstance(head, dict) else None
-    if isinstance(kind, str) and kind != own and kind in FIRST_LINES:
-        raise UserError(FIRST_LINES[kind])
+    what = head.get("experiment") if kind == "experiment_started" else FIRST_LINES.get(str(kind))
+    return what if isinstance(what, str) else None
+
+
+def check_first_line(data: bytes, own: str | None) -> None:
+    """Raises UserError that names the right page, where a file is this app's own but holds another
+    thing than `own` (None: any experiment); what else may be wrong is for others to say."""
+    what = what_is(data)
+    if what in PAGES and what != own and (own is not None or what == "run"):
+        raise UserError(PAGES[what])
 
 
 def read_into(log: typing.Any, data: bytes) -> None:
@@ -378,7 +399,7 @@ def read_into(log: typing.Any, data: bytes) -> None:
         if not line.strip():
             continue
         try:
-            log.append(from_line(line, log.kinds))
+            log.take_line(line)
         except UserError as error:
             if number == len(lines) and log.steps and not data.endswith(b"\n"):
                 break

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.run.events import RunSettings
-from viz_engine.run.race import RaceSettings
+from viz_engine.run.experiment import Settings
 from viz_engine.text import UserError, grouped
 
 
@@ -47,10 +47,18 @@ class Limits:
             limits = replace(limits, models=tuple(models))
         return limits
 
-    def check(self, settings: RunSettings | RaceSettings) -> None:
-        """Raises UserError where `settings` ask for more than this server gives."""
-        if isinstance(settings, RaceSettings):
-            settings = settings.run
+    def check(self, settings: RunSettings | Settings) -> None:
+        """Raises UserError where `settings` ask for more than this server gives: of an experiment,
+        its budget or one of its members."""
+        if getattr(settings, "budget_s", 0) > self.sweep_s:
+            raise UserError("sweep.bad_budget", most=self.sweep_s)
+        if isinstance(settings, RunSettings):
+            self._check_run(settings)
+            return
+        for planned in settings.order():
+            self._check_run(planned.run)
+
+    def _check_run(self, settings: RunSettings) -> None:
         num_chars = sum(len(prompt) for prompt in settings.prompts)
         if num_chars > self.prompt_chars:
             chars, limit = grouped(num_chars), grouped(self.prompt_chars)

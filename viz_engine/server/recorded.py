@@ -7,9 +7,8 @@ Try it: `python -c "from viz_engine.server import recorded; print(recorded.names
 from functools import cache
 
 from viz_engine.paths import ASSETS
+from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.run.race import RaceLog
-from viz_engine.run.sweep import SweepResult
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
 
@@ -39,11 +38,13 @@ def race(registry: server_registry.Registry, name: str) -> Run:
     """A shipped race, alike. Raises KeyError."""
     run_id = RACE + name
     return registry.get(run_id) or registry.add_log(
-        RaceLog.read(_data("races", name)), run_id=run_id
+        ExperimentLog.read(_data("races", name), "race"), run_id=run_id
     )
 
 
 @cache
-def sweep(what: str) -> SweepResult | None:
+def sweep(what: str) -> ExperimentLog | None:
     """The sweep of a kind ("ttft", "itl", "batch") that ships; None where none does."""
-    return SweepResult.read(_data("sweeps", what)) if what in names("sweeps") else None
+    if what not in names("sweeps"):
+        return None
+    return ExperimentLog.read(_data("sweeps", what), "sweep")

@@ -1,4 +1,5 @@
-"""The runs of this process: who asks for one, how long it lasts, how long it is kept.
+"""The runs and experiments of this process: who asks for one, how long it lasts, how long it is
+kept.
 
 Nothing here knows how a run is made (supervisor), sent (routes) or drawn (view).
 
@@ -12,10 +13,10 @@ import time
 import types
 from collections.abc import Callable
 
-from viz_engine.run.codec import to_line
 from viz_engine.run.events import RunSettings
+from viz_engine.run.experiment import KINDS, CeilingsSettings, ExperimentLog, Settings, name_of
 from viz_engine.run.log import RunLog
-from viz_engine.run.race import RaceLog, RaceSettings
+from viz_engine.server.experiments import QueuedExperiment
 from viz_engine.server.limits import Limits
 from viz_engine.server.runs import Run
 from viz_engine.server.supervisor import Supervisor
@@ -54,6 +55,7 @@ class Registry:
         self._alive = alive
         self._lock = threading.RLock()
         self._runs: dict[str, Run] = {}
+        self._queued: dict[str, QueuedExperiment] = {}  # those that are on, by the id of their run
 
     def start(self) -> None:
         """Start the engine process, so that the model is ready when the first visitor asks."""
@@ -62,36 +64,66 @@ class Registry:
     def stop(self) -> None:
         self.engine.stop()
 
-    def submit(self, settings: RunSettings | RaceSettings, session_id: str | None) -> Run:
-        """Queue a run or a race for a browser session. Raises UserError where it is beyond the
-        limits; what only the model can tell comes later, as the run's error."""
+    def submit(self, settings: RunSettings | Settings, session_id: str | None) -> Run:
+        """Queue a run or an experiment for a browser session. Raises UserError where it is beyond
+        the limits; what only the model can tell comes later, as its error."""
+        if name_of(settings) in KINDS:
+            KINDS[name_of(settings)].check(settings)
         self.limits.check(settings)
         with self._lock:
             if session_id is not None and any(
-                run.session_id == session_id and not run.finished for run in self._runs.values()
+                run.session_id == session_id and _in_turns(run.settings) == _in_turns(settings)
+                for run in self._runs.values()
+                if not run.finished
             ):
-                raise UserError("service.one_run")
+                # Members of the one wait their turn, so a visitor may have one of each.
+                in_turns = _in_turns(settings)
+                raise UserError("sweep.one_sweep" if in_turns else "service.one_run")
             if self.engine.queue_len >= self.limits.queue:
                 raise UserError("service.queue_full", limit=self.limits.queue)
-            log = RaceLog() if isinstance(settings, RaceSettings) else None
-            run = Run(secrets.token_urlsafe(16), settings, session_id, log)
-            run.unwatched_since = self._clock()
+        return self._start(settings, session_id)
+
+    def measure(self, device: str) -> Run:
+        """Have the ceilings of a device measured, once for all who ask meanwhile."""
+        return self.measuring or self._start(CeilingsSettings(device=device), None)
+
+    @property
+    def measuring(self) -> Run | None:
+        """The measurement of ceilings that is on or in the queue."""
+        with self._lock:
+            for run in self._runs.values():
+                if isinstance(run.settings, CeilingsSettings) and not run.finished:
+                    return run
+        return None
+
+    def _start(self, settings: RunSettings | Settings, session_id: str | None) -> Run:
+        log = RunLog() if isinstance(settings, RunSettings) else ExperimentLog()
+        run = Run(secrets.token_urlsafe(16), settings, session_id, log)
+        run.unwatched_since = self._clock()
+        made = None
+        if _in_turns(settings):
+            made = QueuedExperiment(run, self.engine, self.measure, self._clock)
+        with self._lock:
             self._runs[run.id] = run
+            if made is not None:
+                self._queued[run.id] = made
         self.engine.start()
         self.on_submit()
-        self.engine.submit(run)
+        if made is not None:
+            made.start()
+        else:
+            self.engine.submit(run)
         return run
 
-    def add_log(self, log: RunLog | RaceLog, run_id: str | None = None) -> Run:
-        """A run or a race from a file. With a `run_id` (a recorded run that ships) the same run is
-        returned the next time."""
+    def add_log(self, log: RunLog | ExperimentLog, run_id: str | None = None) -> Run:
+        """A run or an experiment from a file. With a `run_id` (a recorded one that ships) the same
+        is returned the next time."""
         with self._lock:
             if run_id is not None and run_id in self._runs:
                 return self.get(run_id)
-        race = RaceLog() if isinstance(log, RaceLog) else None
-        run = Run(run_id or secrets.token_urlsafe(16), None, None, race)
+        run = Run(run_id or secrets.token_urlsafe(16), None, None, type(log)())
         for event in log:
-            run.append_event(event, to_line(event))
+            run.append_event(event, log.to_line(event))
         if not run.finished:
             run.note = Message(key="service.file_cut")
             run.finish(None)
@@ -113,14 +145,24 @@ class Registry:
         """Stop a run. False where there is none of that id."""
         run = self.get(run_id)
         if run is not None and not run.finished:
-            self.engine.cancel(run_id)
+            self._cancel(run, None)
         return run is not None
+
+    def _cancel(self, run: Run, note: Message | None) -> None:
+        if run.id in self._queued:
+            self._queued[run.id].stop(note=note)
+        else:
+            self.engine.cancel(run.id, note)
+
+    def seen(self, run: Run) -> None:
+        """A page looks at a run that it does not subscribe to."""
+        run.unwatched_since = self._clock()
 
     def active_run(self, session_id: str) -> Run | None:
         """The run of a session that is queued or on."""
         with self._lock:
             for run in self._runs.values():
-                if run.session_id == session_id and not run.finished:
+                if run.session_id == session_id and not run.finished and not run.held:
                     return run
         return None
 
@@ -131,7 +173,7 @@ class Registry:
             shown = self._runs.get(shown_id or "")
         if shown is not None and shown not in runs and not shown.id.startswith("recorded-"):
             runs.append(shown)
-        return [run for run in reversed(runs) if run.finished and run.log.steps]
+        return [run for run in reversed(runs) if run.finished and run.log.steps and not run.held]
 
     def subscribe(self, run: Run, wake: Callable[[], None]) -> None:
         run.subscribe(wake)
@@ -150,16 +192,24 @@ class Registry:
         now = self._clock()
         with self._lock:
             runs = [run for run in self._runs.values() if not run.finished]
+            for run_id in self._queued.keys() - {run.id for run in runs}:
+                del self._queued[run_id]
+            queued = list(self._queued.values())
             self._evict()
+        for made in queued:
+            made.watch()
         for run in runs:
             if run.state != "queued" and run.started_at is None:
                 run.started_at = now
             since = run.unwatched_since
-            if run.started_at is not None and now - run.started_at > self.limits.run_s:
+            too_long = run.started_at is not None and now - run.started_at > self.limits.run_s
+            if too_long and run.id not in self._queued:  # those have a budget, and wait in between
                 params = {"minutes": round(self.limits.run_s / 60, 1)}
-                self.engine.cancel(run.id, Message(key="service.too_long", params=params))
+                self._cancel(run, Message(key="service.too_long", params=params))
+            elif isinstance(run.settings, CeilingsSettings):  # for whoever asks: nobody's own
+                continue
             elif since is not None and now - since > GRACE_S and not self._alive(run.session_id):
-                self.engine.cancel(run.id, Message(key="service.unwatched"))
+                self._cancel(run, Message(key="service.unwatched"))
 
     def _evict(self) -> None:
         kept = [run for run in self._runs.values() if run.finished]
@@ -170,6 +220,11 @@ class Registry:
             if not run.num_subscribers:
                 del self._runs[run.id]
                 num, size = num - 1, size - run.num_bytes
+
+
+def _in_turns(settings: RunSettings | Settings | None) -> bool:
+    """Whether others may run between its members."""
+    return name_of(settings) in KINDS and not KINDS[name_of(settings)].exclusive
 
 
 _HOLDER = "second_token_process_state"  # not one of our files: hot reload leaves it alone

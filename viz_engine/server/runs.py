@@ -1,4 +1,4 @@
-"""A run as the service keeps it: its log and lines, who watches, and what a frame of it holds.
+"""A run or an experiment as the service keeps it: its log and lines, who watches, and its frames.
 
 Every subscriber reads it from a cursor of its own and gets all that is ready in one frame. Nothing
 here knows how a run is made (supervisor), kept (registry), sent (routes) or drawn (view).
@@ -13,35 +13,33 @@ from dataclasses import fields
 
 from viz_engine.model.formats import element_bytes
 from viz_engine.run import cost
-from viz_engine.run.codec import from_line
 from viz_engine.run.events import Event, RunSettings, RunStarted, StepFinished
+from viz_engine.run.experiment import ExperimentEvent, ExperimentLog, Own, Settings, name_of
 from viz_engine.run.log import RunLog
-from viz_engine.run.race import LaneStarted, RaceLog, RaceSettings
 from viz_engine.text import Message
 
-PROGRESS_NS = 500_000_000  # between words about a race that is on
+PROGRESS_NS = 500_000_000  # between words about an experiment that is on
 COST_FIELDS = (*(f.name for f in fields(cost.StepCost)), "flops")
 
 
 class Run:
     """One run: its log, the lines of it, and where it stands. One thread writes, any may read.
 
-    With the log of a race it is a race: nothing of it is sent before its end, so that no picture
-    slows what is being measured; until then there is a word about how far it is.
+    With the log of an experiment it is one: nothing of it is sent before its end, so that no
+    picture slows what is being measured; until then there is a word about how far it is.
     """
 
     def __init__(
         self,
         run_id: str,
-        settings: RunSettings | RaceSettings | None,
+        settings: RunSettings | Settings | None,
         session_id: str | None,
-        log: RaceLog | None = None,
+        log: RunLog | ExperimentLog | None = None,
     ) -> None:
         self.id = run_id
         self.settings = settings  # None: a run from a file
         self.session_id = session_id
-        self.is_race = log is not None
-        self.log: RunLog | RaceLog = RunLog() if log is None else log
+        self.log = RunLog() if log is None else log
         self._told_ns = 0
         self.lines: list[str] = []
         self.sizes: list[dict[str, int] | None] = []  # one a RunStarted, see `frame`
@@ -64,61 +62,57 @@ class Run:
     def finished(self) -> bool:
         return self.state == "finished"
 
-    def append(self, line: str) -> Event:
-        """Take the next line of its source. Raises UserError on a line that is no record, LogError
-        where it does not follow."""
-        event = from_line(line, self.log.kinds)
-        self.append_event(event, line)
-        return event
+    @property
+    def what(self) -> str:
+        """A run, or the kind of the experiment that it is."""
+        head = self.log.head if isinstance(self.log, ExperimentLog) else None
+        return head.experiment if head else name_of(self.settings)
 
-    def append_event(self, event: Event, line: str) -> None:
+    @property
+    def held(self) -> bool:
+        """Whether nothing is sent before its end."""
+        return isinstance(self.log, ExperimentLog)
+
+    def append(self, line: str) -> Event | Own:
+        """Take the next line of its source, and give the record: of a member, as its run has it.
+        Raises UserError on a line that is no record, LogError where it does not follow."""
+        return self.append_event(self.log.from_line(line), line)
+
+    def append_event(self, event: Event | ExperimentEvent, line: str) -> Event | Own:
         """Take a record and the line that it is written as. Raises LogError."""
         self.log.append(event)
-        is_step = isinstance(event, StepFinished)
-        predicted = _predict(self.log) if is_step else None
+        run, record = self.log.part(event)
+        is_step = isinstance(record, StepFinished)
+        predicted = _predict(run) if is_step else None
         with self._lock:
             self._num_before.append((len(self.sizes), len(self.predicted)))
             if is_step:
-                self.columns.append(self.log.num_columns)
+                self.columns.append(run.num_columns)
                 self.predicted.append(predicted)
-            elif isinstance(event, RunStarted):
-                self.sizes.append(_sizes(event))
+            elif isinstance(record, RunStarted):
+                self.sizes.append(_sizes(record))
             self.lines.append(line)
             self.num_bytes += len(line)
             if self.state != "running":
                 self.state, self.position, self.message, self.fraction = "running", None, None, None
             if self.log.finished is not None:
-                self.state, self.error = "finished", event.error
+                self.state, self.error = "finished", record.error
                 self.message = self.fraction = None
-                if event.finish_reason != "cancelled":
+                if record.finish_reason != "cancelled":
                     self.note = None  # it came to its end before it was stopped
-        if not self.is_race or self.finished:
+        if not self.held or self.finished:
             self._changed()
-        elif isinstance(event, LaneStarted | StepFinished):
-            self._tell(event)
+        elif record.kind in ("member_started", "step_finished"):
+            self._tell(getattr(record, "end_ns", None))
+        return record
 
-    def _tell(self, event: LaneStarted | StepFinished) -> None:
-        """How far a race is, now and then."""
-        lane = self.log.lanes[-1]
-        now = getattr(event, "end_ns", None)
-        if now is not None and now - self._told_ns < PROGRESS_NS:
+    def _tell(self, now_ns: int | None) -> None:
+        """How far an experiment is, now and then."""
+        if now_ns is not None and now_ns - self._told_ns < PROGRESS_NS:
             return
-        self._told_ns = now or 0
-        settings = self.log.race.settings
-        if lane.purpose == "look":
-            self.set_status("running", message=Message(key="service.race_look"), fraction=1.0)
-            return
-        num_tokens = sum(len(ids) for step in lane.log.steps for ids in step.token_ids)
-        params = {
-            "repeat": lane.repeat + 1,
-            "repeats": settings.repeats,
-            "token": num_tokens,
-            "of": settings.run.new_tokens,
-        }
-        # Two literal keys, so that the tests of the texts see them.
-        key = "service.race_none" if lane.cache == "none" else "service.race_full"
-        share = (lane.repeat + num_tokens / settings.run.new_tokens * 0.9) / settings.repeats
-        self.set_status("running", message=Message(key=key, params=params), fraction=share)
+        self._told_ns = now_ns or 0
+        progress = self.log.progress()
+        self.set_status("running", message=progress.message, fraction=progress.fraction)
 
     def set_status(
         self,
@@ -167,7 +161,7 @@ class Run:
         """The frame from event `first` on, the event after it, and whether nothing more comes."""
         with self._lock:
             done = self.state == "finished"
-            stop = len(self.lines) if done or not self.is_race else 0
+            stop = len(self.lines) if done or not self.held else 0
             first = min(first, stop)
             lines = self.lines[first:stop]
             done_before = (len(self.sizes), len(self.predicted))
@@ -214,7 +208,7 @@ def _sizes(started: RunStarted) -> dict[str, int] | None:
     return {"row_bytes": row, "element_bytes": size}
 
 
-def _predict(log: RunLog | RaceLog) -> dict[str, int] | None:
+def _predict(log: RunLog) -> dict[str, int] | None:
     """What the newest step costs, by name."""
     here, without = log.step_cost(-1), log.step_cost(-1, cached=False)
     if here is None or without is None:

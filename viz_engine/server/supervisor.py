@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from viz_engine.run.codec import settings_to_dict, to_line
+from viz_engine.run.codec import settings_to_dict
 from viz_engine.run.events import Event, RunSettings, RunStarted, StepFinished
+from viz_engine.run.experiment import ExperimentLog, Settings, name_of
 from viz_engine.run.log import LogError, RunLog
-from viz_engine.run.race import RaceLog, RaceSettings
 from viz_engine.server.child import ChildProcess, exit_reason
 from viz_engine.server.watchdog import Watchdog
 from viz_engine.text import Message, UserError
@@ -31,11 +31,12 @@ TRIES_WITHOUT_WORK = 3  # such deaths, after which only a new run starts it agai
 
 
 class Sink(Protocol):
-    """What is told about a run or a race (`runs.Run`), from the supervisor's threads."""
+    """What is told about a run or an experiment (`runs.Run`, `members.MemberSink`), from the
+    supervisor's threads."""
 
     id: str
-    settings: RunSettings | RaceSettings
-    log: RunLog | RaceLog
+    settings: RunSettings | Settings
+    log: RunLog | ExperimentLog
     predicted: list[Mapping[str, int] | None]  # of each step; None: cannot be predicted
     note: Message | None  # shown when it has ended without an error
 
@@ -73,8 +74,6 @@ class EngineInfo:
     problem: Message | None  # why no run can work (torch is missing)
     progress: Message | None  # what it prepares now
     fraction: float | None
-    measuring: bool  # the ceilings, now or as soon as the run that is on is over
-    measure_problem: Message | None  # why the last measurement failed
 
 
 class Supervisor:
@@ -110,9 +109,6 @@ class Supervisor:
         self._killed_for: Message | None = None
         self._preparing = False
         self._progress: tuple[Message, float | None] | None = None
-        self._to_measure: str | None = None  # a device whose ceilings are asked for
-        self._measuring = False
-        self._measure_problem: Message | None = None
 
     # -- what others ask for
 
@@ -143,13 +139,6 @@ class Supervisor:
         with self._lock:
             self._queue.append(Job(run=run, asked_at=self._clock(), samples=samples))
             self._tell_positions()
-        self._wake.set()
-
-    def measure(self, device: str) -> None:
-        """Measure the ceilings of `device` between two runs; `roofline.load` then has them."""
-        with self._lock:
-            if not self._measuring:
-                self._to_measure, self._measuring, self._measure_problem = device, True, None
         self._wake.set()
 
     def cancel(self, run_id: str, note: Message | None = None) -> None:
@@ -196,8 +185,6 @@ class Supervisor:
                 problem=_message(problem) if problem else None,
                 progress=progress[0] if progress else None,
                 fraction=progress[1] if progress else None,
-                measuring=self._measuring,
-                measure_problem=self._measure_problem,
             )
 
     # -- what time brings about
@@ -243,9 +230,6 @@ class Supervisor:
             self._process.send({"op": "prepare"})
 
     def _dispatch(self, now: float) -> None:
-        if self._to_measure is not None and self._current is None:
-            self._process.send({"op": "measure", "device": self._to_measure})
-            self._to_measure = None
         if self._current is not None or not self._queue:
             return
         job = self._current = self._queue.pop(0)
@@ -257,7 +241,7 @@ class Supervisor:
         job.run.set_status("loading", message=message, fraction=fraction)
         self._process.send(
             {
-                "op": "race" if isinstance(job.run.settings, RaceSettings) else "run",
+                "op": name_of(job.run.settings),
                 "run_id": job.run.id,
                 "settings": settings_to_dict(job.run.settings),
                 "waited_ns": int((now - job.asked_at) * 1e9),
@@ -273,7 +257,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         if self._killed_for is None:
-            log = self._current.run.log if self._current else None
+            log = (self._current.run.log.latest or RunLog()) if self._current else None
             if reason := self._watchdog.look(self._ready is not None, log):
                 self._kill(reason)
 
@@ -296,8 +280,6 @@ class Supervisor:
             self._early_deaths = 0 if self._ready else self._early_deaths + 1
             self._back_off(now)
             self._process = self._ready = self._progress = self._killed_for = None
-            if self._measuring and self._to_measure is None:
-                self._measuring, self._measure_problem = False, reason
             job, self._current = self._current, None
             if job is not None and job.cancelled:
                 _end(job, "cancelled", job.run.note)
@@ -320,11 +302,6 @@ class Supervisor:
     def _take(self, op: str, message: Mapping[str, object]) -> None:
         if op == "ready":
             self._ready = message
-            return
-        if op == "measured":
-            problem = message.get("problem")
-            self._measuring = False
-            self._measure_problem = _message(problem) if problem else None
             return
         job = self._current
         mine = job is not None and message.get("run_id") == job.run.id
@@ -349,8 +326,10 @@ class Supervisor:
             self._progress, self._preparing = told, told is not None
         elif not mine:
             return
-        if job is not None and job.run.log.started is None and not job.cancelled:
-            self._watchdog.moved()
+        if job is None or job.cancelled:
+            return
+        self._watchdog.moved()  # a race may load in mid-race
+        if job.run.log.started is None:
             if told is None:
                 told = (Message(key="service.loading"), None)
             job.run.set_status("loading", message=told[0], fraction=told[1])
@@ -384,7 +363,7 @@ def _end(job: Job, finish_reason: str, why: Message | None) -> None:
         job.run.finish(error)
     elif log.finished is None:
         for event in log.closing(finish_reason, error):
-            job.run.append(to_line(event))
+            job.run.append(log.to_line(event))
 
 
 def _message(data: Mapping[str, object]) -> Message:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from viz_engine.run import cost
 from viz_engine.run.log import RunLog
-from viz_engine.run.race import RaceLog
 from viz_engine.text import Message
 
 SILENT_S = 10.0  # without a heartbeat: hung
@@ -51,9 +50,9 @@ class Watchdog:
         """The job was asked to stop."""
         self._stop_at = self._clock()
 
-    def look(self, ready: bool, log: RunLog | RaceLog | None) -> Message | None:
-        """Why the child must be ended now. `ready`: it has said so; `log`: of the job that it is
-        on, None between two."""
+    def look(self, ready: bool, log: RunLog | None) -> Message | None:
+        """Why the child must be ended now. `ready`: it has said so; `log`: of the run that it is
+        on, empty before that has begun, None between two jobs."""
         now = self._clock()
         if now - self._looked_at > SILENT_S / 2:  # it was us who slept: listen first
             self._heard_at = self._moved_at = now
@@ -73,7 +72,7 @@ class Watchdog:
         return Message(key=key, params={"seconds": round(still)}) if still > limit_s else None
 
 
-def step_limit_s(log: RunLog | RaceLog, slowest: float) -> float:
+def step_limit_s(log: RunLog, slowest: float) -> float:
     """Seconds after which the next step of a run counts as hung: ten times what its FLOPs take at
     the slowest rate (FLOP/s) that the run has shown, and never under STEP_FLOOR_S."""
     settings, columns = log.started.settings, log.num_columns

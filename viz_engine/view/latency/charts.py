@@ -13,8 +13,8 @@ from viz_engine.analysis.diagnose import Diagnosis
 from viz_engine.analysis.latency import Turn
 from viz_engine.analysis.points import Point, Spread, points_of
 from viz_engine.run.ceilings import Ceilings
+from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.run.sweep import SweepResult
 from viz_engine.text import grouped
 from viz_engine.view import charts
 from viz_engine.view.charts import Axis, Layer, Mark, Series
@@ -106,7 +106,7 @@ def _places(points: Sequence[Point]) -> list[int]:
     return sorted({round(step) for step in steps} | {p.value for p in points})
 
 
-def ttft_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
+def ttft_chart(result: ExperimentLog, say: Say, theme: str | None) -> charts.Figure:
     """TTFT over prompt length: every run, medians, the least time, the fitted line."""
     points = points_of(result)
     series = [
@@ -143,7 +143,7 @@ def _curve(places: list[int], seconds: list[float | None], name: str, say: Say) 
     return [Series(name=name, x=xs, y=ys, colour="new", line="dash", marker="", hover=hover)]
 
 
-def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure | None:
+def prefill_chart(result: ExperimentLog, say: Say, theme: str | None) -> charts.Figure | None:
     """Prefill at each length: what the fit says is fixed, linear and quadratic; None without a
     fit."""
     parts = latency.prefill_parts(result)
@@ -180,7 +180,7 @@ def prefill_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Fi
     )
 
 
-def itl_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
+def itl_chart(result: ExperimentLog, say: Say, theme: str | None) -> charts.Figure:
     """ITL over context: every gap, medians, the least time of a step."""
     points = points_of(result)
     series = [
@@ -204,7 +204,7 @@ def _axis_top(points: Sequence[Point], figure: str) -> float | None:
     return max(tops) * 1.6e3 if tops else None
 
 
-def split_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figure:
+def split_chart(result: ExperimentLog, say: Say, theme: str | None) -> charts.Figure:
     """A decode step at each value: weights, K/V, the rest."""
     splits = latency.decode_splits(result)
     labels = [grouped(one.value) for one in splits]
@@ -244,7 +244,7 @@ def split_chart(result: SweepResult, say: Say, theme: str | None) -> charts.Figu
 
 
 def batch_chart(
-    result: SweepResult, found: Diagnosis, say: Say, theme: str | None
+    result: ExperimentLog, found: Diagnosis, say: Say, theme: str | None
 ) -> charts.Figure:
     """Prefill and ITL over the batch, both as multiples of the smallest batch, and the safe
     line."""
@@ -294,7 +294,7 @@ def batch_chart(
 
 
 def roofline_chart(
-    results: Sequence[SweepResult], ceilings: Ceilings, roof: str, say: Say, theme: str | None
+    results: Sequence[ExperimentLog], ceilings: Ceilings, roof: str, say: Say, theme: str | None
 ) -> charts.Figure:
     """Every kind of step of all sweeps as a dot, batches above 1 hollow. `roof`: the number format
     whose rate all of them stand under; the other rates are drawn as lines that hold for none."""

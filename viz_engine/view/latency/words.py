@@ -16,8 +16,8 @@ from viz_engine.analysis.points import Spread, points_of
 from viz_engine.memory import devices
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.events import RunStarted
+from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.run.sweep import SweepResult
 from viz_engine.text import grouped
 from viz_engine.view import markup
 from viz_engine.view.latency.charts import NONE, Say, giga, ms, share
@@ -48,7 +48,7 @@ def _card(say: Say, name: str, value: str, tag: str, unit: str = "", /, **params
     )
 
 
-def ttft_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
+def ttft_cards(result: ExperimentLog, tag: str, say: Say) -> list[Number]:
     """What the TTFT sweep says in six numbers."""
     points, parts = points_of(result), latency.prefill_parts(result)
     last = points[-1]
@@ -123,7 +123,7 @@ def _unfitted(card: Number, num: int, say: Say) -> Number:
     return dataclasses.replace(card, note=say("lat.needs_lengths", num=num))
 
 
-def ttft_note(result: SweepResult, say: Say) -> str:
+def ttft_note(result: ExperimentLog, say: Say) -> str:
     """What the chart shows, in the numbers of these runs."""
     said = [say("lat.note.ttft")]
     grown = latency.doubling(points_of(result))
@@ -151,7 +151,7 @@ def _ends(one: Spread | None) -> dict[str, str]:
     return {name: ms(value) for name, value in found.items()}
 
 
-def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
+def itl_cards(result: ExperimentLog, tag: str, say: Say) -> list[Number]:
     """What the ITL sweep says in six numbers."""
     points, splits = points_of(result), latency.decode_splits(result)
     first, last = points[0], points[-1]
@@ -196,7 +196,7 @@ def itl_cards(result: SweepResult, tag: str, say: Say) -> list[Number]:
     return cards
 
 
-def itl_note(result: SweepResult, say: Say) -> str:
+def itl_note(result: ExperimentLog, say: Say) -> str:
     """What a step spends its time on and how ITL grows, in the numbers of these runs."""
     said, points = [say("lat.note.itl")], points_of(result)
     splits = latency.decode_splits(result)
