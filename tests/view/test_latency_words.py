@@ -68,14 +68,14 @@ def test_every_number_opens_to_its_formula(say) -> None:
 
 def test_without_ceilings_what_has_no_basis_is_a_dash(say) -> None:
     ttft = result(TTFT)
-    ttft.ceilings = None
+    ttft.findings.clear()
     by_label = {card.label: card for card in latency_words.ttft_cards(ttft, "measured", say)}
     assert by_label[say("lat.card.least_ttft")].value == "-"
     assert by_label[say("lat.card.mfu")].value == "-"
     assert by_label[say("lat.card.ttft")].value != "-"
     assert len(charts.ttft_chart(ttft, say, "dark").data) == 3
     itl = result(ITL, "itl")
-    itl.ceilings = None
+    itl.findings.clear()
     assert latency.decode_splits(itl) == []
     assert latency_words.itl_cards(itl, "measured", say)[2].value == "-"
 
@@ -119,7 +119,7 @@ def test_the_note_on_itl_names_the_part_that_is_the_largest(say) -> None:
     found = result(ITL, "itl")
     grown = latency.growth(points_of(found), "itl_s")
     assert f"{grown.times:.2f}" in latency_words.itl_note(found, say)
-    found.ceilings = None
+    found.findings.clear()
     assert say("lat.lead.weights") not in latency_words.itl_note(found, say)
 
 

@@ -6,10 +6,11 @@ runs took, loading and waiting left out. Who makes them is not known here.
 Try it: `python -m pytest tests/run/test_sweep.py -k budget`
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from viz_engine.run.codec import settings_from_dict, settings_to_dict
+from viz_engine.run.codec import settings_from_dict
 from viz_engine.run.events import RunSettings
 from viz_engine.run.log import RunLog
 from viz_engine.text import Message, UserError
@@ -116,7 +117,8 @@ def changed(run: RunSettings, label: Label) -> RunSettings:
     unknown = next((name for name in label if name not in SETTINGS), None)
     if unknown is not None:
         raise UserError("experiment.no_setting", name=unknown[:40], known=", ".join(SETTINGS))
-    return settings_from_dict(settings_to_dict(run) | dict(label))
+    checked = settings_from_dict({"model": "", "prompts": [], **label})
+    return dataclasses.replace(run, **{name: getattr(checked, name) for name in label})
 
 
 class Standing:

@@ -146,6 +146,8 @@ class QueuedExperiment:
             job = self._job = MemberJob(self, member, planned.run)
             self._running_since = None
         self._engine.submit(job, samples="none")
+        if self._stopped is not None:  # while it was handed over
+            self._engine.cancel(job.id)
 
 
 class MemberJob:

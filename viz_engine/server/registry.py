@@ -70,22 +70,29 @@ class Registry:
         if name_of(settings) in KINDS:
             KINDS[name_of(settings)].check(settings)
         self.limits.check(settings)
+        in_turns = _in_turns(settings)
         with self._lock:
             if session_id is not None and any(
-                run.session_id == session_id and _in_turns(run.settings) == _in_turns(settings)
+                run.session_id == session_id and _in_turns(run.settings) == in_turns
                 for run in self._runs.values()
                 if not run.finished
             ):
-                # Members of the one wait their turn, so a visitor may have one of each.
-                in_turns = _in_turns(settings)
+                # What takes turns holds nobody up, so a visitor may have one of each.
                 raise UserError("sweep.one_sweep" if in_turns else "service.one_run")
             if self.engine.queue_len >= self.limits.queue:
                 raise UserError("service.queue_full", limit=self.limits.queue)
-        return self._start(settings, session_id)
+            run = self._add(settings, session_id)
+        self._start(run)
+        return run
 
     def measure(self, device: str) -> Run:
         """Have the ceilings of a device measured, once for all who ask meanwhile."""
-        return self.measuring or self._start(CeilingsSettings(device=device), None)
+        with self._lock:
+            if (run := self.measuring) is not None:
+                return run
+            run = self._add(CeilingsSettings(device=device), None)
+        self._start(run)
+        return run
 
     @property
     def measuring(self) -> Run | None:
@@ -96,24 +103,23 @@ class Registry:
                     return run
         return None
 
-    def _start(self, settings: RunSettings | Settings, session_id: str | None) -> Run:
+    def _add(self, settings: RunSettings | Settings, session_id: str | None) -> Run:
         log = RunLog() if isinstance(settings, RunSettings) else ExperimentLog()
         run = Run(secrets.token_urlsafe(16), settings, session_id, log)
         run.unwatched_since = self._clock()
-        made = None
+        self._runs[run.id] = run
         if _in_turns(settings):
             made = QueuedExperiment(run, self.engine, self.measure, self._clock)
-        with self._lock:
-            self._runs[run.id] = run
-            if made is not None:
-                self._queued[run.id] = made
+            self._queued[run.id] = made
+        return run
+
+    def _start(self, run: Run) -> None:
         self.engine.start()
         self.on_submit()
-        if made is not None:
-            made.start()
+        if run.id in self._queued:
+            self._queued[run.id].start()
         else:
             self.engine.submit(run)
-        return run
 
     def add_log(self, log: RunLog | ExperimentLog, run_id: str | None = None) -> Run:
         """A run or an experiment from a file. With a `run_id` (a recorded one that ships) the same
@@ -149,8 +155,9 @@ class Registry:
         return run is not None
 
     def _cancel(self, run: Run, note: Message | None) -> None:
-        if run.id in self._queued:
-            self._queued[run.id].stop(note=note)
+        made = self._queued.get(run.id)
+        if made is not None:
+            made.stop(note=note)
         else:
             self.engine.cancel(run.id, note)
 
