@@ -14,6 +14,7 @@ from viz_engine.analysis.diagnose import Diagnosis
 from viz_engine.analysis.points import points_of
 from viz_engine.model import files
 from viz_engine.model.tokenizer import tokenizer_of
+from viz_engine.numbers import amount, grouped, ms
 from viz_engine.run import sweep
 from viz_engine.run.command import QUESTIONS
 from viz_engine.run.events import RunSettings
@@ -22,7 +23,7 @@ from viz_engine.run.sweep import KINDS, SweepSettings, values_of
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
-from viz_engine.text import Message, UserError, grouped, plain, t
+from viz_engine.text import Message, UserError, plain, t
 from viz_engine.view import ask, charts, markup
 from viz_engine.view.ask import KEEP
 from viz_engine.view.latency import charts as latency_charts
@@ -468,8 +469,8 @@ def ends(result: ExperimentLog, figure: str) -> dict[str, object]:
     return {
         "first": points[0].value,
         "last": points[-1].value,
-        "low": latency_charts.ms(first.median if first else None),
-        "high": latency_charts.ms(last.median if last else None),
+        "low": ms(first.median if first else None),
+        "high": ms(last.median if last else None),
     }
 
 
@@ -593,9 +594,9 @@ def price() -> None:
                     "lat.turns_note" if priced else "lat.turns_tokens",
                     turns=TURNS,
                     tokens=grouped(last.read_tokens),
-                    price=latency_charts.amount(last.price, unit),
-                    total=latency_charts.amount(total, unit),
-                    cached=latency_charts.amount(sum(turn.cached_price for turn in made), unit),
+                    price=amount(last.price, unit),
+                    total=amount(total, unit),
+                    cached=amount(sum(turn.cached_price for turn in made), unit),
                 )
             )
         )

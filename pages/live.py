@@ -8,6 +8,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from viz_engine.model import files
 from viz_engine.model.formats import element_bytes
 from viz_engine.model.spec import ModelSpec
+from viz_engine.numbers import grouped, mib
 from viz_engine.run import checks, cost
 from viz_engine.run import machine as run_machine
 from viz_engine.run.events import RunSettings, RunStarted
@@ -15,7 +16,7 @@ from viz_engine.run.log import RunLog
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
-from viz_engine.text import Message, UserError, grouped, mib, plain, t
+from viz_engine.text import Message, UserError, plain, t
 from viz_engine.view import ask, components
 from viz_engine.view.ask import KEEP
 

@@ -17,11 +17,12 @@ from viz_engine.memory.deployment import Settings
 from viz_engine.memory.estimate import Choice, Estimate
 from viz_engine.model import config, formats, hub_config
 from viz_engine.model.config import ModelConfig
+from viz_engine.numbers import grouped
 from viz_engine.run import ceilings, machine
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
-from viz_engine.text import Message, UserError, grouped, plain, t
+from viz_engine.text import Message, UserError, plain, t
 from viz_engine.view import charts, markup
 from viz_engine.view.ask import KEEP
 from viz_engine.view.memory import evidence, figures, frames, mount, words

@@ -11,6 +11,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from viz_engine.analysis import race
 from viz_engine.model import files
 from viz_engine.model.spec import ModelSpec
+from viz_engine.numbers import flops_text, grouped, scientific
 from viz_engine.run import checks, cost, metrics
 from viz_engine.run.codec import settings_from_dict, settings_to_dict
 from viz_engine.run.events import RunSettings
@@ -20,7 +21,7 @@ from viz_engine.run.race import MAX_REPEATS, RaceSettings
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
-from viz_engine.text import Message, UserError, grouped, plain, t
+from viz_engine.text import Message, UserError, plain, t
 from viz_engine.view import ask as view_ask
 from viz_engine.view import charts, components
 from viz_engine.view.ask import KEEP
@@ -274,14 +275,6 @@ def lane_flops(spec: ModelSpec, dtype: str, prompt_len: int, new_tokens: int, ca
     return total
 
 
-def flops_text(flops: int) -> str:
-    """Work in the unit that keeps it short."""
-    unit, size = next(
-        (one for one in (("TFLOP", 1e12), ("GFLOP", 1e9)) if flops >= one[1]), ("MFLOP", 1e6)
-    )
-    return f"{flops / size:.3g} {unit}"
-
-
 def ask_band(run: Run | None, running: bool) -> None:
     """Prompt and presets left; sizes, cost and the one button right."""
     left, right = st.columns([5, 6], gap="medium")
@@ -521,10 +514,10 @@ def growth_panel(log: ExperimentLog) -> None:
         if run:
             measured[cache] = measured_times(run)
     params = {
-        "a": ten_to(laws["none"].a),
-        "b": ten_to(laws["none"].b),
-        "c": ten_to(laws["full"].a),
-        "d": ten_to(laws["full"].b),
+        "a": scientific(laws["none"].a),
+        "b": scientific(laws["none"].b),
+        "c": scientific(laws["full"].a),
+        "d": scientific(laws["full"].b),
         "cross_none": grouped(laws["none"].crossing),
         "cross_full": grouped(laws["full"].crossing),
         "p": exponent_text(lanes["none"]),
@@ -544,12 +537,6 @@ def growth_panel(log: ExperimentLog) -> None:
         day = machine.started_at[:10]
         named = {"machine": plain(machine.hardware.name), "dtype": machine.settings.dtype}
         st.caption(say(source, date=day, **named))
-
-
-def ten_to(value: float) -> str:
-    """A number as 1.06·10⁸."""
-    mantissa, power = f"{value:.2e}".split("e")
-    return f"{mantissa}·10{str(int(power)).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 def exponent_text(points: list[tuple[int, int, int]]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from viz_engine.paths import ROOT
-from viz_engine.text import LOCALES, Message, UserError, mib, strings, t, three
+from viz_engine.text import LOCALES, Message, UserError, strings, t
 
 SOURCES = [
     *(ROOT / "viz_engine").rglob("*.py"),
@@ -82,16 +82,3 @@ def test_an_unknown_language_reads_as_english() -> None:
 
 def test_a_user_error_is_its_sentence() -> None:
     assert "12" in str(UserError("error.file_at_line", line=12, reason="x"))
-
-
-def test_sizes_are_in_binary_units() -> None:
-    assert mib(23040) == "23\u202f040 B"
-    assert mib(13.4 * 2**20) == "13.4 MiB"
-    assert mib(5 * 2**30) == "5.00 GiB"
-    assert mib(122070312.5 * 2**30) == "116 PiB" and mib(2.5 * 2**40) == "2.50 TiB"
-
-
-@pytest.mark.parametrize("power", range(0, 70))
-def test_no_size_has_an_exponent(power: int) -> None:
-    for number in (2**power, 1.02 * 2**power, 999.7 * 2**power, 2**power - 1):
-        assert "e+" not in mib(number) + three(number)

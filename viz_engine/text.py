@@ -7,7 +7,7 @@ Try it: `python -c "from viz_engine.text import t; print(t('live.generate', 'zh'
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -15,6 +15,7 @@ from viz_engine.paths import ASSETS
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 LOCALES = ASSETS / "locales"
+Say = Callable[..., str]  # `t` in the language of one visitor: a key, and what fills its places
 
 
 @cache
@@ -68,30 +69,6 @@ class UserError(ValueError):
 
     def __str__(self) -> str:
         return str(self.message)
-
-
-def grouped(number: float) -> str:
-    """A count with narrow spaces: 131 072."""
-    return f"{number:,.0f}".replace(",", "\u202f")
-
-
-def three(number: float) -> str:
-    """A number with three significant digits and never an exponent: 0.482, 35.6, 1 023."""
-    return grouped(number) if number >= 999.5 else f"{number:.3g}"
-
-
-def mib(num_bytes: float) -> str:
-    """A size in the binary unit that keeps it short: 13.4 MiB, 1.25 GiB, 2.10 TiB, 23 040 bytes
-    under 100 KiB."""
-    if num_bytes < 100 * 1024:
-        return f"{grouped(num_bytes)} B"
-    for unit, size in (("KiB", 1024), ("MiB", 1024**2)):
-        if num_bytes < 1000 * size:
-            return f"{num_bytes / size:.1f} {unit}"
-    for unit, size in (("GiB", 1024**3), ("TiB", 1024**4)):
-        if num_bytes < 1000 * size:
-            return f"{num_bytes / size:.2f} {unit}"
-    return f"{three(num_bytes / 1024**5)} PiB"
 
 
 MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"

@@ -308,12 +308,3 @@ def test_products_of_fp8_weights_are_computed_in_fp8() -> None:
     assert estimate.compute_format(choose("deepseek-v3")) == "fp8"
     assert estimate.compute_format(choose("deepseek-v3", weight_format="bf16")) == "bf16"
     assert estimate.compute_format(choose("llama-3.1-8b")) == "bf16"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0042, "4.2 ms"), (0.9999, "1 s"), (999.0, "999 s"), (999.7, "16.7 min")]
-    + [(7200, "2 h"), (33_959 * 60, "23.6 d"), (1e9, "11\u202f574 d")],
-)
-def test_a_duration_stands_in_the_unit_that_keeps_it_short(seconds: float, text: str) -> None:
-    assert words.time_text(seconds) == text

@@ -54,14 +54,6 @@ def test_ticks_of_bytes_are_binary_and_say_so() -> None:
     assert in_one_unit == ["0 B", "0.5 TiB", "1 TiB", "1.5 TiB"]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(512, "512"), (4096, "4K"), (131072, "128K"), (2**20, "1M"), (100_000, "100\u202f000")],
-)
-def test_only_whole_binary_thousands_are_shortened(number: int, text: str) -> None:
-    assert charts.short_count(number) == text
-
-
 def test_a_change_of_layout_keeps_the_rest() -> None:
     colours = charts.palette("dark")
     made = charts.layout(colours, height=200, xaxis={"title": {"text": "tokens"}}, barmode="stack")
@@ -112,13 +104,6 @@ def test_bytes_over_time_hold_until_the_next_point() -> None:
     figure = checked(memory_charts.bytes_over_time(lines, x_title="s", y_title="", theme="dark"))
     assert [trace.line.shape for trace in figure.data] == ["hv", "linear"]
     assert figure.data[1].mode == "lines+markers"
-
-
-@pytest.mark.parametrize("power", range(0, 62))
-def test_no_tick_of_bytes_has_an_exponent(power: int) -> None:
-    for number in (2**power, 1.02 * 2**power, 999.7 * 2**power):
-        assert "e" not in charts.bytes_text(number)
-    assert charts.bytes_text(1023 * GIB) == "1\u202f023 GiB"
 
 
 def test_the_ceiling_of_curves_says_whether_the_choice_fits() -> None:

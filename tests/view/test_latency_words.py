@@ -8,6 +8,7 @@ import pytest
 from tests.support.machine import CEILINGS, Machine, made_ceilings, result
 from viz_engine.analysis import diagnose, fits, latency
 from viz_engine.analysis.points import points_of
+from viz_engine.numbers import ms, share
 from viz_engine.run.experiment import ExperimentLog
 from viz_engine.text import t
 from viz_engine.view import markup
@@ -127,8 +128,8 @@ def test_the_parts_of_ttft_on_its_card_add_up_to_the_fit(say) -> None:
     found = result(TTFT)
     fit = latency.prefill_parts(found).fit
     card = latency_words.ttft_cards(found, "measured", say)[1]
-    whole = charts.ms(fit.at(tokens=2048, square=2048**2))
-    square = charts.ms(fit.slopes["square"] * 2048**2)
+    whole = ms(fit.at(tokens=2048, square=2048**2))
+    square = ms(fit.slopes["square"] * 2048**2)
     assert f"= {whole} ms" in card.formula and square in card.note and square in card.formula
 
 
@@ -144,7 +145,7 @@ def test_of_one_run_no_percentile_is_shown_or_drawn(say) -> None:
 
 
 def medians_ms(found: ExperimentLog) -> str:
-    return charts.ms(points_of(found)[0].ttft_s.median)
+    return ms(points_of(found)[0].ttft_s.median)
 
 
 def test_the_table_of_definitions_shows_every_tool_and_dashes(say) -> None:
@@ -187,7 +188,7 @@ def test_verdicts_are_notices(say) -> None:
     assert say("lat.unexplained") in table
     rest = diagnose.unexplained(found.prefill)
     assert sum(found.prefill.shares.values()) + rest == pytest.approx(1)
-    assert f">{html.escape(charts.share(rest))}<" in table
+    assert f">{html.escape(share(rest))}<" in table
 
 
 def test_the_roof_that_holds_is_the_solid_line_and_the_others_are_dashed(say) -> None:
@@ -198,15 +199,3 @@ def test_the_roof_that_holds_is_the_solid_line_and_the_others_are_dashed(say) ->
         assert (lines[roof].line.dash, lines[other].line.dash) == ("solid", "dash")
         (ridge,) = figure.layout.shapes
         assert ridge.x0 == ceilings.flops[roof].per_s / 2e10
-
-
-@pytest.mark.parametrize(
-    "seconds, text", [(None, "-"), (0.00123, "1.23"), (0.0123, "12.3"), (1.234, "1\u202f234")]
-)
-def test_milliseconds_have_three_digits(seconds, text) -> None:
-    assert charts.ms(seconds) == text
-
-
-@pytest.mark.parametrize("value, text", [(None, "-"), (0, "0%"), (0.002, "<1%"), (0.25, "25%")])
-def test_a_small_share_is_not_none(value, text) -> None:
-    assert charts.share(value) == text

@@ -50,9 +50,3 @@ def test_a_log_is_a_table_with_a_verdict_a_line_and_its_text_is_text(say, langua
     assert table.count("<tr") == len(lines) + 1
     assert "27\u202f443" in table and "439\u202f088" in table
     assert "<b>" not in table and "&lt;b&gt;" in table
-
-
-def test_amounts_are_in_their_unit() -> None:
-    assert evidence.amount(2**30, "bytes") == "1.00 GiB"
-    assert evidence.amount(3.352, "times") == "3.35 ×"
-    assert evidence.amount(27443, "blocks") == "27\u202f443"

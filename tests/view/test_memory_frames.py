@@ -9,6 +9,7 @@ import pytest
 from tests.support.deployments import NAMES, choose
 from viz_engine.memory import estimate
 from viz_engine.model import config
+from viz_engine.numbers import bytes_text
 from viz_engine.text import LANGUAGES, UserError, t
 from viz_engine.view import charts, markup
 from viz_engine.view.memory import frames as memory_frames
@@ -81,8 +82,8 @@ def test_a_bar_is_its_parts_in_their_order_and_its_total_stands_at_its_end(name:
     names = [part for part, _, _ in shown["parts"]]
     assert names == [part for part in memory_frames.PARTS if part in found.parts]
     assert sum(size for _, size, _ in shown["parts"]) == shown["total"] == found.plan.total_bytes
-    assert all(text == charts.bytes_text(size) for _, size, text in shown["parts"])
-    assert shown["total_text"] == charts.bytes_text(shown["total"])
+    assert all(text == bytes_text(size) for _, size, text in shown["parts"])
+    assert shown["total_text"] == bytes_text(shown["total"])
     low, high = shown["spread"]
     assert (low, high) == (found.plan.low_bytes, found.plan.high_bytes)
     assert low <= shown["total"] <= high
@@ -99,7 +100,7 @@ def test_the_ceiling_says_whether_the_choice_fits_and_is_within_the_axis() -> No
         assert axis["most"] > max(shown["ceiling"], *shown["spread"])
         assert all(0 <= value <= axis["most"] for value, _ in axis["ticks"])
         assert [text for _, text in axis["ticks"]] == [
-            charts.bytes_text(value) for value, _ in axis["ticks"]
+            bytes_text(value) for value, _ in axis["ticks"]
         ]
 
 

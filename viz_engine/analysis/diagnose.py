@@ -18,11 +18,12 @@ from statistics import median
 
 from viz_engine.analysis import fits, roofline
 from viz_engine.analysis.roofline import StepPoint, step_points
+from viz_engine.numbers import mib
 from viz_engine.run import metrics
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.events import Telemetry
 from viz_engine.run.log import RunLog
-from viz_engine.text import Message, mib
+from viz_engine.text import Message
 
 CAUSES = ("compute", "bandwidth", "overhead", "allocation", "inefficiency")
 MAIN, SECOND = 0.5, 0.25  # shares from which a cause is the main one, and one of two

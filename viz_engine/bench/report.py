@@ -8,8 +8,8 @@ Try it: tests/bench/test_engine.py
 
 from collections.abc import Mapping, Sequence
 
+from viz_engine.numbers import mib
 from viz_engine.run.metrics import percentile
-from viz_engine.text import mib
 
 OURS = "second token"
 CHUNKS, WHOLE = "in chunks of 256", "in one chunk"

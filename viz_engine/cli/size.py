@@ -22,7 +22,8 @@ from viz_engine.memory import deployment, devices, plan, server_log, serving_eng
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, formats
 from viz_engine.model.config import ModelConfig
-from viz_engine.text import UserError, mib
+from viz_engine.numbers import mib
+from viz_engine.text import UserError
 
 Quantity = dict[str, object]  # value, unit, how, source
 

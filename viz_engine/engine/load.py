@@ -38,10 +38,11 @@ from viz_engine.model import files as model_files
 from viz_engine.model.formats import element_bytes
 from viz_engine.model.spec import ModelSpec
 from viz_engine.model.tokenizer import PromptTokenizer
+from viz_engine.numbers import mib
 from viz_engine.paths import read_file
 from viz_engine.run import checks, machine
 from viz_engine.run.events import EnginePart, Hardware
-from viz_engine.text import Message, UserError, mib
+from viz_engine.text import Message, UserError
 
 
 @dataclass(slots=True, kw_only=True)

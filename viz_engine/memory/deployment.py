@@ -15,7 +15,8 @@ from functools import lru_cache
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.formats import cache_format
 from viz_engine.model.spec import LayerSpec
-from viz_engine.text import UserError, grouped
+from viz_engine.numbers import grouped
+from viz_engine.text import UserError
 
 ENGINES = ("exact", "transformers", "vllm", "sglang", "llama.cpp", "tensorrt-llm")
 PRODUCTS = {  # their names, which are not translated; "exact" is none

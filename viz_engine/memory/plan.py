@@ -26,8 +26,9 @@ from viz_engine.memory.reserve import KindRow
 from viz_engine.model import weights
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.formats import FORMATS, is_auto, weight_bits
+from viz_engine.numbers import grouped, mib
 from viz_engine.run import cost
-from viz_engine.text import Message, UserError, grouped, mib
+from viz_engine.text import Message, UserError
 
 # Cache types that an engine offers below 16 bits, the mildest first.
 SMALLER_CACHES = {

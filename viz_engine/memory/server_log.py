@@ -22,7 +22,8 @@ from viz_engine.memory.deployment import Deployment, Settings, resolve
 from viz_engine.model import weights
 from viz_engine.model.config import ModelConfig
 from viz_engine.model.formats import weight_bits
-from viz_engine.text import Message, UserError, grouped
+from viz_engine.numbers import grouped
+from viz_engine.text import Message, UserError
 
 MAX_CHARS = 5_000_000
 LINE_CHARS = 300  # of a line that is kept

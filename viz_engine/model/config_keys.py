@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from viz_engine.numbers import grouped
 from viz_engine.paths import ASSETS
-from viz_engine.text import Message, UserError, grouped
+from viz_engine.text import Message, UserError
 
 MAX_CHARS = 2_000_000  # the largest config.json met has 200 thousand
 MAX_DEPTH = 40

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from viz_engine.model import files
 from viz_engine.model.config_keys import MAX_CHARS
+from viz_engine.numbers import grouped
 from viz_engine.paths import read_file
-from viz_engine.text import UserError, grouped
+from viz_engine.text import UserError
 
 TIMEOUT_S = 8.0
 

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from viz_engine.model.spec import ModelSpec
+from viz_engine.numbers import grouped, mib
 from viz_engine.run import cost
 from viz_engine.run.events import MAX_BATCH, MAX_INT, RunSettings
 from viz_engine.run.log import MAX_COLUMNS
 from viz_engine.run.members import changed
 from viz_engine.run.race import RaceSettings, check_lanes
-from viz_engine.text import UserError, grouped, mib
+from viz_engine.text import UserError
 
 CACHES = ("full", "none")
 

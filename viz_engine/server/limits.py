@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from viz_engine.model.files import DEFAULT_MODEL
+from viz_engine.numbers import grouped
 from viz_engine.run.events import RunSettings
 from viz_engine.run.experiment import Settings
-from viz_engine.text import UserError, grouped
+from viz_engine.text import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

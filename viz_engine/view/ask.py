@@ -17,15 +17,15 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from viz_engine.model import files
 from viz_engine.model.tokenizer import tokenizer_of
+from viz_engine.numbers import grouped
 from viz_engine.run.log import MAX_FILE_BYTES
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
-from viz_engine.text import Message, UserError, grouped
+from viz_engine.text import Message, Say, UserError
 
 KEEP = {"persist_state": "session"}  # the value outlives a visit to another page
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 MODEL = {"model": files.DEFAULT_MODEL, "device": "auto", "dtype": "auto"}  # at first
-Say = Callable[..., str]
 
 
 def prompt(

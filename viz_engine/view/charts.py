@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from plotly.graph_objects import Figure
 
-from viz_engine.text import grouped, three
+from viz_engine.numbers import BINARY, bytes_text, grouped, short_count, three
 
 # ---- shared: theme, layout, export, axes ---------------------------------------------------------
 
@@ -155,18 +155,10 @@ def count_axis(low: float, high: float) -> dict[str, object]:
     return {"tickvals": values, "ticktext": [short_count(value) for value in values]}
 
 
-def short_count(number: float) -> str:
-    """A count as an axis shows it: whole binary thousands as 4K, 128K, 1M, others as grouped."""
-    for unit, size in (("M", 2**20), ("K", 2**10)):
-        if number >= size and number % size == 0:
-            return f"{number // size:.0f}{unit}"
-    return grouped(number)
-
-
 def byte_axis(low: float, high: float, *, log: bool = True) -> dict[str, object]:
     """Tick places and texts of an axis of bytes from `low` to `high`, in KiB, MiB, GiB, TiB."""
     if not log:  # in one unit, so that the ticks can be compared at a glance
-        name, unit = next((one for one in _UNITS if high >= one[1]), ("B", 1))
+        name, unit = next((one for one in BINARY if high >= one[1]), ("B", 1))
         step = _nice_step(high / unit / 6)
         values = [step * i for i in range(int(high / unit / step) + 1)]
         texts = [f"{three(value)} {name}" if value else "0 B" for value in values]
@@ -182,17 +174,6 @@ def _nice_step(size: float) -> float:
     """The next of 0.1, 0.2, 0.5, 1, 2, 5, 10 ... that is at least `size`."""
     ten = 10.0 ** math.floor(math.log10(size))
     return next(ten * n for n in (1, 2, 5, 10, 20) if ten * n >= size)
-
-
-_UNITS = ("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)
-
-
-def bytes_text(num_bytes: float) -> str:
-    """A tick of bytes without needless digits: 512 KiB, 1.5 GiB, 1 023 GiB, 16 TiB."""
-    for unit, size in _UNITS:
-        if num_bytes >= size:
-            return f"{three(num_bytes / size)} {unit}"
-    return f"{num_bytes:.0f} B"
 
 
 # ---- points, lines, stacks, the roofline --------------------------------------------------------

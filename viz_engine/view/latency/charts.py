@@ -6,42 +6,22 @@ so. It knows no Streamlit.
 Try it: tests/view/test_latency_words.py
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from viz_engine.analysis import diagnose, latency
 from viz_engine.analysis.diagnose import Diagnosis
 from viz_engine.analysis.latency import Turn
 from viz_engine.analysis.points import Point, Spread, points_of
+from viz_engine.numbers import amount, giga, grouped, ms, share
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.text import grouped
+from viz_engine.text import Say
 from viz_engine.view import charts
 from viz_engine.view.charts import Axis, Layer, Mark, Series
 
-Say = Callable[..., str]
-NONE = "-"
 RAW_MOST = 400  # raw points of a cell that are drawn; the median is of all
 CURVE = 40  # places at which a predicted curve is computed
-
-
-def ms(seconds: float | None) -> str:
-    """Milliseconds with three digits or so; `-` of None."""
-    if seconds is None:
-        return NONE
-    value = seconds * 1e3
-    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return grouped(value) if digits == 0 else f"{value:.{digits}f}"
-
-
-def share(value: float | None) -> str:
-    """A share as a percentage, `<1%` where it would round to none; `-` of None."""
-    return NONE if value is None else "<1%" if 0 < value < 0.005 else f"{value:.0%}"
-
-
-def giga(value: float | None) -> str:
-    """A rate in giga-units; `-` of None."""
-    return NONE if value is None else f"{value / 1e9:.1f}" if value < 1e12 else f"{value / 1e9:.0f}"
 
 
 # ---- figures ------------------------------------------------------------------------------------
@@ -404,11 +384,6 @@ def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> charts.
         theme=theme,
         height=320,
     )
-
-
-def amount(value: float, unit: str) -> str:
-    """A price or a number of tokens with its unit."""
-    return f"{grouped(value) if value >= 1000 else f'{value:.4g}'} {unit}"
 
 
 def turns_chart(

@@ -14,13 +14,13 @@ from viz_engine.analysis.diagnose import Diagnosis, Verdict
 from viz_engine.analysis.latency import Growth, TokenCosts
 from viz_engine.analysis.points import Spread, points_of
 from viz_engine.memory import devices
+from viz_engine.numbers import NONE, giga, grouped, ms, share
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.events import RunStarted
 from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
-from viz_engine.text import grouped
+from viz_engine.text import Say
 from viz_engine.view import markup
-from viz_engine.view.latency.charts import NONE, Say, giga, ms, share
 from viz_engine.view.markup import Cell, Number
 
 TOOLS = {

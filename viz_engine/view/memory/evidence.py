@@ -4,18 +4,18 @@ Functions of data and `say`, which looks up a text in the visitor's language. It
 Streamlit.
 
 Try it: `python -c "from viz_engine.view.memory import evidence; \
-print(evidence.amount(2**30, 'bytes'))"`
+print(evidence.TONES)"`
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from viz_engine.analysis.memory_account import Account
 from viz_engine.memory.server_log import Comparison
-from viz_engine.text import grouped, mib
+from viz_engine.numbers import NONE, grouped, in_unit, mib
+from viz_engine.text import Say
 from viz_engine.view import markup
 from viz_engine.view.markup import Cell, Number
 
-Say = Callable[..., str]
 TONES = {"equal": "good", "within": "good", "differs": "bad", "unknown": "weak"}
 SIGNS = {"equal": "=", "within": "≈", "differs": "≠", "unknown": "–"}
 
@@ -29,9 +29,9 @@ def account_cards(found: Account, say: Say, *, recorded: bool) -> list[Number]:
         Number(
             label=say("mem.card.grown"),
             help=say("mem.card.grown_help"),
-            value=_bytes(found.grown_bytes),
+            value=mib(found.grown_bytes),
             tag=read,
-            note=say("mem.grown_note", rows=_bytes(found.grown_live_bytes)),
+            note=say("mem.grown_note", rows=mib(found.grown_live_bytes)),
             formula=""
             if found.grown_bytes is None
             else say(
@@ -44,9 +44,9 @@ def account_cards(found: Account, say: Say, *, recorded: bool) -> list[Number]:
         Number(
             label=say("mem.card.rest"),
             help=say("mem.card.rest_help"),
-            value=_bytes(found.rest_bytes),
+            value=mib(found.rest_bytes),
             tag=read,
-            note=say("mem.rest_note", used=_bytes(found.used_bytes)),
+            note=say("mem.rest_note", used=mib(found.used_bytes)),
             formula=""
             if found.rest_bytes is None
             else say(
@@ -71,16 +71,12 @@ def _pair(name: str, predicted: int | None, counted: int | None, say: Say) -> Nu
     return Number(
         label=say(f"mem.card.{name}"),
         help=say(f"mem.card.{name}_help"),
-        value=_bytes(predicted),
+        value=mib(predicted),
         tag=say("mem.predicted"),
         tone=tone,
         note=note,
         formula=formula,
     )
-
-
-def _bytes(value: int | None) -> str:
-    return "-" if value is None else mib(value)
 
 
 def log_table(lines: Sequence[Comparison], say: Say, language: str) -> str:
@@ -96,7 +92,7 @@ def log_table(lines: Sequence[Comparison], say: Say, language: str) -> str:
             [
                 found.meaning.text(language),
                 Cell(text=grouped(found.line_number), help=found.line),
-                amount(found.value, found.unit),
+                in_unit(found.value, found.unit),
                 _ours(line),
                 Cell(text=verdict, tone=TONES[line.verdict]),
             ]
@@ -108,16 +104,7 @@ def _ours(line: Comparison) -> str:
     """Our number of a line, as a range where it follows from rounded numbers of the log."""
     unit = line.finding.unit
     if line.ours is None:
-        return "-"
+        return NONE
     if line.ours_range is None:
-        return amount(line.ours, unit)
-    return " … ".join(amount(end, unit) for end in line.ours_range)
-
-
-def amount(value: float, unit: str) -> str:
-    """A number of a log in its unit."""
-    if unit == "bytes":
-        return mib(value)
-    if unit == "times":
-        return f"{value:.2f} ×"
-    return grouped(value)
+        return in_unit(line.ours, unit)
+    return " … ".join(in_unit(end, unit) for end in line.ours_range)

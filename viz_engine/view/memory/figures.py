@@ -6,19 +6,16 @@ sentence for those who cannot see it. It knows nothing of Streamlit.
 Try it: tests/memory/test_estimate.py draws every model
 """
 
-from collections.abc import Callable
-
 from viz_engine.analysis.memory_account import Account
 from viz_engine.memory import estimate
 from viz_engine.memory.estimate import Estimate
+from viz_engine.numbers import bytes_text, grouped
 from viz_engine.run.log import RunLog
-from viz_engine.text import grouped
+from viz_engine.text import Say
 from viz_engine.view import charts
-from viz_engine.view.charts import bytes_text
 from viz_engine.view.memory import charts as memory_charts
 from viz_engine.view.memory.charts import Curve
 
-Say = Callable[..., str]
 Picture = tuple[charts.Figure, str]  # and its text
 
 

@@ -10,18 +10,16 @@ Try it: `python -c "from viz_engine.view.memory import frames; print(frames.AXES
 
 import json
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from viz_engine.memory import estimate
 from viz_engine.memory.estimate import Choice, Estimate
-from viz_engine.text import UserError, grouped
+from viz_engine.numbers import bytes_text, grouped, short_count
+from viz_engine.text import Say, UserError
 from viz_engine.view import charts
-from viz_engine.view.charts import bytes_text, short_count
 from viz_engine.view.markup import Number
 from viz_engine.view.memory import words
 
-Say = Callable[..., str]
 Frame = dict[str, object]
 Bar = dict[str, object]
 

@@ -16,10 +16,11 @@ from functools import cache
 import streamlit as st
 
 from viz_engine.memory.estimate import Choice
-from viz_engine.text import grouped
+from viz_engine.numbers import grouped
+from viz_engine.text import Say
 from viz_engine.view import charts, components
 from viz_engine.view.memory import frames as memory_frames
-from viz_engine.view.memory.frames import AXES, Bar, Frame, Say
+from viz_engine.view.memory.frames import AXES, Bar, Frame
 
 # Each file imports only from those before it.
 MODULES = ("elements", "frames", "bars", "memory_view")

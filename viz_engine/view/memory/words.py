@@ -4,10 +4,10 @@ Functions of an `Estimate` (or of what is beside it) and `say`, which looks up a
 says what it is and opens to its formula with the numbers filled in. It knows nothing of Streamlit.
 
 Try it: `python -c "from viz_engine.view.memory import words; \
-print(words.time_text(0.0042))"`
+print(words.PRECISIONS)"`
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from viz_engine.memory import capacity, deployment, estimate, speed
 from viz_engine.memory import plan as memory_plan
@@ -16,30 +16,14 @@ from viz_engine.memory.estimate import Estimate, Service
 from viz_engine.memory.plan import Limit, Option
 from viz_engine.memory.speed import StepTime
 from viz_engine.model.config import ModelConfig
+from viz_engine.numbers import billions, bytes_text, grouped, mib, short_count, three, time_text
 from viz_engine.run import cost
-from viz_engine.text import grouped, mib, three
+from viz_engine.text import Say
 from viz_engine.view import markup
-from viz_engine.view.charts import bytes_text, short_count
 from viz_engine.view.markup import Cell, Number
 
-Say = Callable[..., str]
 PRECISIONS = ("f32", "bf16", "fp8", "int8", "q6_k", "q5_k_m", "q4_k_m", "int4", "q3_k_m", "int2")
 CHECKED = {"page": "✓", "copies": "≈", "here": "✓"}
-
-
-def time_text(seconds: float) -> str:
-    """A duration in the unit that keeps it short."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.3g} ms"
-    for unit, size, most in (("s", 1, 999.5), ("min", 60, 100), ("h", 3600, 48)):
-        if seconds < most * size:
-            return f"{three(seconds / size)} {unit}"
-    return f"{three(seconds / 86400)} d"
-
-
-def count(value: int) -> str:
-    """A count of tokens or sequences: grouped, never rounded."""
-    return grouped(value)
 
 
 def engine_name(name: str, say: Say) -> str:
@@ -53,7 +37,7 @@ def choice_line(name: str, found: Estimate, say: Say) -> str:
     return " · ".join(
         (
             name,
-            f"{short_count(settings.context_len)} × {count(settings.num_sequences)}",
+            f"{short_count(settings.context_len)} × {grouped(settings.num_sequences)}",
             f"{choice.num_devices} × {choice.device.name or say('mem.here')}",
             f"TP {settings.tp}",
             f"PP {settings.pp}",
@@ -83,18 +67,13 @@ def model_line(model: ModelConfig, say: Say) -> str:
     )
 
 
-def billions(num: int) -> str:
-    """Parameters: 8.03 B, 135 M."""
-    return f"{three(num / 1e9)} B" if num >= 1e9 else f"{three(num / 1e6)} M"
-
-
 # ---- cards -------------------------------------------------------------------------------------
 
 
 def cards(found: Estimate, say: Say, language: str) -> list[Number]:
     """The eight numbers beside the bar."""
     choice, settings = found.choice, found.choice.settings
-    context, sequences = count(settings.context_len), count(settings.num_sequences)
+    context, sequences = grouped(settings.context_len), grouped(settings.num_sequences)
     crossing = estimate.crossing(found)
     return [
         _total_card(found, say, language),
@@ -145,7 +124,7 @@ def cards(found: Estimate, say: Say, language: str) -> list[Number]:
         Number(
             label=say("mem.card.crossing"),
             help=say("mem.card.crossing_help"),
-            value="-" if crossing is None else count(crossing),
+            value="-" if crossing is None else grouped(crossing),
             tag=say("mem.predicted"),
             note=say("mem.crossing_note", context=context),
             formula=""
@@ -163,7 +142,7 @@ def _request_note(found: Estimate, say: Say) -> str:
     """Which of the two sizes it is, where the engine reserves more than the plain rows."""
     settings = found.choice.settings
     if found.reserved_bytes == found.rank_request.kv_bytes:
-        return say("mem.request_note", context=count(settings.context_len))
+        return say("mem.request_note", context=grouped(settings.context_len))
     size, engine = bytes_text(found.reserved_bytes), engine_name(settings.engine, say)
     return say("mem.request_reserved", engine=engine, size=size)
 
@@ -231,20 +210,20 @@ def cache_lines(plan: memory_plan.Plan, say: Say, language: str, *, rows: bool =
             continue
         name = say(f"mem.kind.{row.kind}")
         params = {
-            "kind": f"{name} {count(row.window)}" if row.window else name,
+            "kind": f"{name} {grouped(row.window)}" if row.window else name,
             "layers": row.num_layers,
             "key": layer.key_dim,
             "value": layer.value_dim,
             "k_format": plan.deployment.k_format,
-            "row": count(row.row_bytes * row.num_layers),
+            "row": grouped(row.row_bytes * row.num_layers),
         }
         key = "mem.formula.latent" if row.kind == "latent" else "mem.formula.layer"
         line = say(key, heads=layer.num_kv_heads, v_format=plan.deployment.v_format, **params)
         if rows:
             line += " " + say(
                 "mem.formula.kept",
-                rows=count(row.rows),
-                context=count(plan.settings.context_len),
+                rows=grouped(row.rows),
+                context=grouped(plan.settings.context_len),
                 total=bytes_text(row.num_bytes),
             )
         lines.append(line)
@@ -252,7 +231,7 @@ def cache_lines(plan: memory_plan.Plan, say: Say, language: str, *, rows: bool =
 
 
 def _limit_text(limit: Limit, say: Say) -> str:
-    return say("mem.unbounded") if limit.unbounded else count(limit.value)
+    return say("mem.unbounded") if limit.unbounded else grouped(limit.value)
 
 
 def _limit(found: Estimate, limit: Limit, most: int, say: Say) -> dict[str, str]:
@@ -269,11 +248,11 @@ def _limit(found: Estimate, limit: Limit, most: int, say: Say) -> dict[str, str]
 def _limit_formula(found: Estimate, limit: Limit, most: int, say: Say) -> str:
     budget = bytes_text(found.choice.budget_bytes)
     if limit.unbounded:
-        return say("mem.formula.inverse_all", value=count(most))
+        return say("mem.formula.inverse_all", value=grouped(most))
     if limit.plan is None:
         return say("mem.formula.inverse_none", budget=budget)
     total = bytes_text(limit.plan.total_bytes)
-    return say("mem.formula.inverse", budget=budget, value=count(limit.value), total=total)
+    return say("mem.formula.inverse", budget=budget, value=grouped(limit.value), total=total)
 
 
 def _time_card(
@@ -370,7 +349,7 @@ def compare_table(bills: Sequence[tuple[str, Estimate]], say: Say) -> str:
         settings, known = found.choice.settings, found.choice.knows_weights
         total = f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}" if known else "-"
         tone = "weak" if not known else "good" if found.fits else "bad"
-        size = f"{short_count(settings.context_len)} × {count(settings.num_sequences)}"
+        size = f"{short_count(settings.context_len)} × {grouped(settings.num_sequences)}"
         rows.append(
             [
                 f"{name} · {size} · {found.choice.device.name}",
@@ -402,9 +381,9 @@ def layer_table(found: Estimate, say: Say, language: str) -> str:
         [
             say(f"mem.kind.{row.kind}"),
             str(row.num_layers),
-            count(row.window) if row.window else "-",
-            count(row.row_bytes or row.state_bytes),
-            count(row.rows) if row.row_bytes else "-",
+            grouped(row.window) if row.window else "-",
+            grouped(row.row_bytes or row.state_bytes),
+            grouped(row.rows) if row.row_bytes else "-",
             Cell(text=bytes_text(row.num_bytes), help=row.formula.text(language)),
             f"{row.num_bytes / every:.1%}",
         ]
@@ -499,16 +478,16 @@ def service_cards(
     paged, answer = service.paged, time_text(service.duration_s)
     held = say(
         "mem.formula.held",
-        prompt=count(load.prompt_len),
-        half=count(load.mean_held_len - load.prompt_len),
-        held=count(load.mean_held_len),
+        prompt=grouped(load.prompt_len),
+        half=grouped(load.mean_held_len - load.prompt_len),
+        held=grouped(load.mean_held_len),
     )
     little = say(
         "mem.formula.little",
-        num=count(paged.sequences),
+        num=grouped(paged.sequences),
         answer=answer,
         think=time_text(load.think_s),
-        users=count(paged.users),
+        users=grouped(paged.users),
         copies=copies,
     )
     middle = {name: time_text(estimate.middle(t)) for name, t in _both(service).items()}
@@ -517,21 +496,23 @@ def service_cards(
             label=say("mem.card.users"),
             help=say("mem.card.users_help"),
             tag=say("mem.predicted"),
-            value=count(paged.users * copies),
+            value=grouped(paged.users * copies),
             note=say("mem.users_note", rate=three(paged.requests_per_s * copies), copies=copies),
-            formula="\n".join((held, say("mem.formula.room", num=count(paged.sequences)), little)),
+            formula="\n".join(
+                (held, say("mem.formula.room", num=grouped(paged.sequences)), little)
+            ),
         ),
         Number(
             label=say("mem.card.reserved"),
             help=say("mem.card.reserved_help"),
             tag=say("mem.predicted"),
-            value=count(service.reserved.users * copies),
+            value=grouped(service.reserved.users * copies),
             note=say(
                 "mem.users_note",
                 rate=three(service.reserved.requests_per_s * copies),
                 copies=copies,
             ),
-            formula=say("mem.formula.room", num=count(service.reserved.sequences)),
+            formula=say("mem.formula.room", num=grouped(service.reserved.sequences)),
         ),
         Number(
             label=say("mem.card.duration"),
@@ -541,7 +522,7 @@ def service_cards(
             note=say("mem.duration_note", **middle),
             formula=say(
                 "mem.formula.duration",
-                tokens=count(max(load.output_len - 1, 0)),
+                tokens=grouped(max(load.output_len - 1, 0)),
                 total=answer,
                 **middle,
             ),
@@ -559,16 +540,16 @@ def _flight_card(found: Estimate, service: Service, rate: float, say: Say) -> Nu
     steady = estimate.in_flight(found, service, rate)
     if steady is None:
         most = three(service.paged.requests_per_s * copies)
-        note = say("mem.flight_over", room=count(room), rate=f"{rate:g}", most=most)
+        note = say("mem.flight_over", room=grouped(room), rate=f"{rate:g}", most=most)
         return Number(value="-", tone="bad", note=note, **shown)
     beside, duration = steady
     flight, answer = capacity.in_flight(rate, duration), time_text(duration)
     step = estimate.itl(found.choice, load.mean_held_len, beside)
     lines = (
-        say("mem.formula.flight_load", num=count(beside)),
+        say("mem.formula.flight_load", num=grouped(beside)),
         say(
             "mem.formula.duration",
-            tokens=count(max(load.output_len - 1, 0)),
+            tokens=grouped(max(load.output_len - 1, 0)),
             total=answer,
             ttft=time_text(estimate.middle(service.ttft)),
             itl=time_text(estimate.middle(step)),
@@ -578,7 +559,7 @@ def _flight_card(found: Estimate, service: Service, rate: float, say: Say) -> Nu
     return Number(
         value=three(flight),
         tone="good",
-        note=say("mem.flight_note", room=count(room), answer=answer),
+        note=say("mem.flight_note", room=grouped(room), answer=answer),
         formula="\n".join(lines),
         **shown,
     )

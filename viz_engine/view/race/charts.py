@@ -12,7 +12,8 @@ from html import escape
 from plotly.graph_objects import Figure, Heatmap
 from plotly.subplots import make_subplots
 
-from viz_engine.view.charts import Palette, grouped, layout
+from viz_engine.numbers import grouped
+from viz_engine.view.charts import Palette, layout
 
 
 def race_growth(
