@@ -7,7 +7,6 @@ process, one run at a time among everybody's.
 import shlex
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine.analysis import diagnose, latency, points, roofline
 from viz_engine.analysis.diagnose import Diagnosis
@@ -21,46 +20,37 @@ from viz_engine.run.events import RunSettings
 from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.sweep import KINDS, SweepSettings, values_of
 from viz_engine.server import recorded
-from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
-from viz_engine.text import Message, UserError, plain, t
+from viz_engine.text import Message, UserError, plain
 from viz_engine.view import ask, charts, markup
 from viz_engine.view.ask import KEEP
 from viz_engine.view.latency import charts as latency_charts
 from viz_engine.view.latency import words
+from viz_engine.view.page import Page
 
 SECTIONS = ("ttft", "itl", "batch", "roofline", "definitions", "price", "diagnosis", "share")
 BUDGETS = (15, 30, 60, 120, 300, 600)
 REPEATS = (1, 2, 3, 5, 8)
 FIRST = {
-    **{f"lat_{name}": value for name, value in ask.MODEL.items()},
-    "lat_what": "ttft",
-    "lat_section": "ttft",
-    "lat_repeats": 3,
-    "lat_budget": 60,
-    "lat_image": "png",
-    "lat_of": "sweep",
-    "lat_in": None,
-    "lat_out": None,
-    "lat_unit": "$",
-    "lat_user": 100,
-    "lat_answer": 300,
-    "lat_system": 500,
+    **ask.MODEL,
+    "what": "ttft",
+    "section": "ttft",
+    "repeats": 3,
+    "budget": 60,
+    "image": "png",
+    "of": "sweep",
+    "in": None,
+    "out": None,
+    "unit": "$",
+    "user": 100,
+    "answer": 300,
+    "system": 500,
+    "jobs": {},
 }
 TURNS = 20
 
-language = st.session_state.language
-registry = server_registry.registry()
-session_id = get_script_run_ctx().session_id
-state = st.session_state
-
-
-def say(key: str, **params: object) -> str:
-    return t(key, language, **params)
-
-
-def theme() -> str:
-    return st.context.theme.type or "light"
+page = Page(prefix="lat_")
+say, state = page.say, st.session_state
 
 
 # ---- what is chosen ----------------------------------------------------------------------------
@@ -69,9 +59,7 @@ def theme() -> str:
 def first_values() -> None:
     """A new session begins with what its link names."""
     fresh = "lat_what" not in state
-    for key, value in FIRST.items():
-        state.setdefault(key, value)
-    state.setdefault("lat_jobs", {})
+    page.begin(FIRST)
     if "lat_values" not in state:
         fill_values()
     if not fresh:
@@ -112,7 +100,7 @@ def follow_section() -> None:
 
 def sweep_of(run_id: str) -> Run | None:
     """The sweep of that id, of one of the kinds that this page shows."""
-    run = registry.get(run_id)
+    run = page.registry.get(run_id)
     shown = run is not None and run.what == "sweep" and run.log.head is not None
     return run if shown and run.log.settings.what in KINDS else None
 
@@ -127,10 +115,12 @@ def take(run: Run) -> None:
 
 def settings_chosen() -> SweepSettings:
     """What the boxes hold. Raises UserError."""
-    chosen = ask.model_chosen("lat_")
+    chosen = ask.model_chosen(page)
     folder = files.locate(chosen["model"])
     chat = folder is None or tokenizer_of(folder).has_chat_template
-    run = RunSettings(**chosen, prompts=(QUESTIONS[language],), filler=language, chat=chat)
+    run = RunSettings(
+        **chosen, prompts=(QUESTIONS[page.language],), filler=page.language, chat=chat
+    )
     made = sweep.default_settings(state.lat_what, run)
     return SweepSettings(
         what=made.what,
@@ -143,23 +133,20 @@ def settings_chosen() -> SweepSettings:
 
 def submit() -> None:
     """Start a sweep with what the boxes hold. A refusal is a sentence; what was there stays."""
-    try:
-        run = registry.submit(settings_chosen(), session_id)
-    except UserError as error:
-        state.lat_notice = error.message
-        return
-    state.lat_notice = None
-    state.lat_job = run.id
-    state.lat_section = run.settings.what
+    with page.noticing():
+        run = page.registry.submit(settings_chosen(), page.session_id)
+        state.lat_notice = None
+        state.lat_job = run.id
+        state.lat_section = run.settings.what
 
 
 def measure() -> None:
     """Measure the ceilings of the device that `auto` takes here."""
-    state.lat_measuring = registry.measure(registry.engine.info().device or "cpu").id
+    state.lat_measuring = page.registry.measure(page.registry.engine.info().device or "cpu").id
 
 
 def stop() -> None:
-    registry.cancel(state.get("lat_job") or "")
+    page.registry.cancel(state.get("lat_job") or "")
 
 
 def open_file() -> None:
@@ -178,7 +165,7 @@ def added(data: bytes) -> Run:
     log = ExperimentLog.read(data, "sweep")
     if log.settings.what not in KINDS or not any(run.steps for run in log.runs()):
         raise UserError("sweep.bad_file")
-    return registry.add_log(log)
+    return page.registry.add_log(log)
 
 
 def use_recorded() -> None:
@@ -190,7 +177,7 @@ def result_of(what: str) -> tuple[ExperimentLog | None, str]:
     """The sweep to show of a kind, and how its times are tagged."""
     run = sweep_of(state.lat_jobs.get(what, ""))
     if run is not None and run.log.runs():
-        return run.log, "measured" if run.session_id == session_id else "recorded"
+        return run.log, "measured" if run.session_id == page.session_id else "recorded"
     return recorded.sweep(what), "recorded"
 
 
@@ -237,16 +224,16 @@ def ask_band() -> None:
     left, right = st.columns([2, 3], gap="small", vertical_alignment="bottom")
     with left:
         boxes = st.columns([1, 1], gap="small", vertical_alignment="bottom")
-        boxes[0].segmented_control(
-            say("lat.what"),
-            KINDS,
-            required=True,
-            format_func=lambda what: say(f"lat.what.{what}"),
-            key="lat_what",
-            on_change=follow_what,
-            help=say("lat.what_help"),
-            **KEEP,
-        )
+        with boxes[0]:
+            ask.segments(
+                page,
+                "what",
+                say("lat.what"),
+                KINDS,
+                lambda what: say(f"lat.what.{what}"),
+                on_change=follow_what,
+                help=say("lat.what_help"),
+            )
         boxes[1].text_input(
             say(f"lat.values.{state.lat_what}"),
             key="lat_values",
@@ -260,7 +247,7 @@ def ask_band() -> None:
             say("lat.repeats"), REPEATS, key="lat_repeats", help=say("lat.repeats_help"),
             **KEEP,
         )  # fmt: skip
-        budgets = [one for one in BUDGETS if one <= registry.limits.sweep_s] or [15]
+        budgets = [one for one in BUDGETS if one <= page.registry.limits.sweep_s] or [15]
         boxes[1].selectbox(
             say("lat.budget"),
             budgets,
@@ -271,7 +258,7 @@ def ask_band() -> None:
         )
         with boxes[2].container(horizontal=True, horizontal_alignment="right", gap="small"):
             with st.popover(say("ask.settings"), icon=":material/tune:"):
-                ask.model(registry, say, "lat_")
+                ask.model(page)
             with st.popover(say("lat.more"), icon=":material/folder_open:"):
                 files_box()
             if running:
@@ -295,14 +282,11 @@ def ask_band() -> None:
 
 def planned() -> None:
     """What the button would do, or why it would not."""
-    try:
+    with page.refusing():
         num = len(values_of(state.lat_values))
-    except UserError as error:
-        st.caption(f":orange[{plain(error.message.text(language))}]")
-        return
-    repeats, seconds = state.lat_repeats, state.lat_budget
-    runs = num * repeats
-    st.caption(say("lat.planned", runs=runs, num=num, repeats=repeats, seconds=seconds))
+        repeats, seconds = state.lat_repeats, state.lat_budget
+        runs = num * repeats
+        st.caption(say("lat.planned", runs=runs, num=num, repeats=repeats, seconds=seconds))
 
 
 def files_box() -> None:
@@ -317,7 +301,7 @@ def files_box() -> None:
     )  # fmt: skip
     st.button(
         say("lat.measure"), key="lat_measure", on_click=measure, width="stretch",
-        help=say("lat.measure_help"), disabled=registry.measuring is not None,
+        help=say("lat.measure_help"), disabled=page.registry.measuring is not None,
     )  # fmt: skip
 
 
@@ -327,7 +311,7 @@ def under_way() -> None:
     run = sweep_of(state.get("lat_job") or "")
     if run is None:
         return
-    registry.seen(run)
+    page.registry.seen(run)
     progress, message, fraction = run.log.progress(), run.message, run.fraction
     done = progress.num_done
     if run.finished or done != state.get("lat_done", 0):
@@ -337,7 +321,7 @@ def under_way() -> None:
         st.rerun()
     total, left = progress.num_total, progress.left_s
     if message is not None and run.state != "running":
-        text = message.text(language)
+        text = message.text(page.language)
         text += "" if fraction is None else f" {fraction:.0%}"
     else:
         newest = progress.newest
@@ -367,7 +351,7 @@ def take_silently(run: Run) -> None:
 @st.fragment(run_every=1.0)
 def measuring() -> None:
     """Until the ceilings are there."""
-    run = registry.get(state.lat_measuring)
+    run = page.registry.get(state.lat_measuring)
     if run is not None and not run.finished:
         st.caption(say("lat.measuring"))
         return
@@ -379,15 +363,8 @@ def measuring() -> None:
 # ---- sections ------------------------------------------------------------------------------------
 
 
-def picture(figure: object, name: str, alt: str) -> None:
-    """A chart with its export button and a text for who cannot see it."""
-    st.plotly_chart(
-        figure,
-        key=f"lat-chart-{name}",
-        theme=None,
-        config=charts.config(f"second-token-{name}", image=state.lat_image),
-        alt=alt,
-    )
+def picture(figure: charts.Figure, name: str, alt: str) -> None:
+    charts.show(figure, name, alt, image=page.image)
 
 
 def where(result: ExperimentLog, tag: str, *others: ExperimentLog) -> None:
@@ -433,10 +410,10 @@ def ttft() -> None:
     result, tag = found
     left, right = st.columns(2, gap="medium")
     with left:
-        figure = latency_charts.ttft_chart(result, say, theme())
+        figure = latency_charts.ttft_chart(result, say, page.theme)
         picture(figure, "ttft", say("lat.alt.ttft", **ends(result, "ttft_s")))
     with right:
-        figure = latency_charts.prefill_chart(result, say, theme())
+        figure = latency_charts.prefill_chart(result, say, page.theme)
         if figure is not None:
             picture(figure, "prefill", say("lat.alt.prefill"))
         else:
@@ -451,11 +428,11 @@ def itl() -> None:
     result, tag = found
     left, right = st.columns(2, gap="medium")
     with left:
-        figure = latency_charts.itl_chart(result, say, theme())
+        figure = latency_charts.itl_chart(result, say, page.theme)
         picture(figure, "itl", say("lat.alt.itl", **ends(result, "itl_s")))
     with right:
         if latency.decode_splits(result):
-            figure = latency_charts.split_chart(result, say, theme())
+            figure = latency_charts.split_chart(result, say, page.theme)
             picture(figure, "split", say("lat.alt.split"))
         else:
             st.caption(say("lat.no_ceilings"))
@@ -481,16 +458,16 @@ def batch() -> None:
     findings = diagnosis_of([result])
     left, right = st.columns(2, gap="medium")
     with left:
-        figure = latency_charts.batch_chart(result, findings, say, theme())
+        figure = latency_charts.batch_chart(result, findings, say, page.theme)
         picture(figure, "batch", say("lat.alt.batch"))
     with right:
         if latency.decode_splits(result):
-            figure = latency_charts.split_chart(result, say, theme())
+            figure = latency_charts.split_chart(result, say, page.theme)
             picture(figure, "batch-split", say("lat.alt.split"))
         else:
             st.caption(say("lat.no_ceilings"))
     for message in (*findings.batch.evidence, findings.batch.next):
-        st.caption(plain(message.text(language)))
+        st.caption(page.text(message))
 
 
 def roof() -> None:
@@ -504,7 +481,7 @@ def roof() -> None:
     top = roofline.roof_of(ceilings, started)
     left, right = st.columns([5, 3], gap="medium")
     with left:
-        figure = latency_charts.roofline_chart(results, ceilings, top, say, theme())
+        figure = latency_charts.roofline_chart(results, ceilings, top, say, page.theme)
         picture(figure, "roofline", say("lat.alt.roofline"))
     with right:
         st.html(markup.cards(words.ceiling_cards(ceilings, top, tag, say), two=True))
@@ -516,7 +493,7 @@ def definitions_of() -> None:
     if (found := shown("itl")) is None:
         return
     logs = found[0].runs()
-    live_run = registry.get(state.get("run_id") or "")
+    live_run = page.registry.get(state.get("run_id") or "")
     if live_run is not None and live_run.what == "run" and live_run.log.steps:
         of = st.segmented_control(
             say("lat.of"),
@@ -584,7 +561,7 @@ def price() -> None:
     with right:
         longest = parts.columns if parts else 0
         figure = latency_charts.turns_chart(
-            made, unit, say, theme(), longest=longest, priced=priced
+            made, unit, say, page.theme, longest=longest, priced=priced
         )
         picture(figure, "turns", say("lat.alt.turns"))
         last, total = made[-1], sum(turn.price for turn in made)
@@ -612,24 +589,24 @@ def diagnosis_section() -> None:
     where(results[0], tag_of(results), *results[1:])
     found = diagnosis_of(results)
     verdicts = (found.prefill, found.decode)
-    st.html(markup.notices([words.verdict_notice(v, language, say) for v in verdicts]))
+    st.html(markup.notices([words.verdict_notice(v, page.language, say) for v in verdicts]))
     st.html(words.shares_table(found, say))
     left, right = st.columns(2, gap="medium")
     for box, verdict in zip((left, right), verdicts, strict=True):
         with box.container(border=True):
             st.markdown(f"**{say(f'lat.phase.{verdict.phase}')}**")
             for message in (*verdict.evidence, *verdict.unknown, verdict.next):
-                st.caption(plain(message.text(language)))
+                st.caption(page.text(message))
     left, right = st.columns([5, 4], gap="medium")
     logs = [log for result in results for log in result.runs()]
     with left:
-        figure = latency_charts.memory_chart(logs, say, theme())
+        figure = latency_charts.memory_chart(logs, say, page.theme)
         if figure is not None:
             picture(figure, "memory-watch", say("lat.alt.memory"))
     with right:
         for part in (found.batch, found.memory):
             for message in (*part.evidence, part.next):
-                st.caption(plain(message.text(language)))
+                st.caption(page.text(message))
     st.caption(say("lat.note.diagnosis"))
 
 
@@ -637,20 +614,16 @@ def share() -> None:
     """The link, the numbers, the files, and what the charts' buttons save."""
     result, _ = result_of(state.lat_what)
     job_id = state.lat_jobs.get(state.lat_what, "")
-    name = job_id if registry.get(job_id) else f"recorded-{state.lat_what}"
-    base = (st.context.url or "").partition("?")[0]
+    name = job_id if page.registry.get(job_id) else f"recorded-{state.lat_what}"
     st.caption(say("lat.link"), help=say("lat.link_help"))
-    st.code(f"{base}?sweep={name}&section={state.lat_what}&lang={language}", language=None)
-    one, two, three = st.columns(3)
-    one.download_button(
-        say("lat.csv"),
-        data=lambda: latency.to_csv(shown_results()),
-        file_name="second-token-latency.csv",
-        mime="text/csv",
-        icon=":material/download:",
-        on_click="ignore",
-        width="stretch",
+    st.code(
+        f"{page.address}?sweep={name}&section={state.lat_what}&lang={page.language}", language=None
     )
+    one, two, three = st.columns(3)
+    with one:
+        ask.csv_button(
+            say("lat.csv"), lambda: latency.to_csv(shown_results()), "latency", width="stretch"
+        )
     if result is not None:
         two.download_button(
             say("lat.download", what=say(f"lat.what.{state.lat_what}")),
@@ -661,19 +634,14 @@ def share() -> None:
             on_click="ignore",
             width="stretch",
         )
-    three.segmented_control(
-        say("lat.image"),
-        ["png", "svg"],
-        required=True,
-        key="lat_image",
-        format_func=str.upper,
-        help=say("lat.image_help"),
-        **KEEP,
-    )
+    with three:
+        ask.segments(
+            page, "image", say("lat.image"), ask.IMAGES, str.upper, help=say("lat.image_help")
+        )
     st.caption(say("lat.command"))
     named = "".join(
         f" --{name} {shlex.quote(value)}"
-        for name, value in ask.model_chosen("lat_").items()
+        for name, value in ask.model_chosen(page).items()
         if value != ask.MODEL[name]
     )
     try:
@@ -701,17 +669,15 @@ SHOW = {
 first_values()
 with st.container(key="ask"):
     ask_band()
-if notice := state.get("lat_notice"):
-    st.warning(plain(notice.text(language)), icon=":material/info:")
-st.segmented_control(
+page.show_notice()
+section = ask.segments(
+    page,
+    "section",
     say("lat.section"),
     SECTIONS,
-    required=True,
-    format_func=lambda name: say(f"lat.section.{name}"),
-    key="lat_section",
+    lambda name: say(f"lat.section.{name}"),
     label_visibility="collapsed",
     on_change=follow_section,
-    **KEEP,
 )
 if st.query_params.get("section") != state.lat_section:
     st.query_params["section"] = state.lat_section

@@ -7,7 +7,6 @@ main sliders are in `memory_view.mjs`, which paints what they move before Python
 from pathlib import Path
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from viz_engine.analysis import memory_account
 from viz_engine.memory import deployment, devices, estimate, server_log
@@ -20,12 +19,12 @@ from viz_engine.model.config import ModelConfig
 from viz_engine.numbers import grouped
 from viz_engine.run import ceilings, machine
 from viz_engine.server import recorded
-from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
-from viz_engine.text import Message, UserError, plain, t
-from viz_engine.view import charts, markup
+from viz_engine.text import Message, UserError, plain
+from viz_engine.view import ask, charts, markup
 from viz_engine.view.ask import KEEP
 from viz_engine.view.memory import evidence, figures, frames, mount, words
+from viz_engine.view.page import Page, warn
 
 SAME = "same"  # V in the format of K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
@@ -33,25 +32,25 @@ MAX_PINNED = 3
 MAX_UPLOAD_MB = 2  # what config_keys.MAX_CHARS lets through
 FIRST_MODEL = "llama-3.1-8b"
 FIRST = {
-    "mem_model": FIRST_MODEL,
-    "mem_context": 8192,
-    "mem_sequences": 16,
-    "mem_weights": "auto",
-    "mem_k": "auto",
-    "mem_v": SAME,
-    "mem_engine": "vllm",
-    "mem_tp": 1,
-    "mem_pp": 1,
-    "mem_gpu": "NVIDIA H100 80 GB SXM",
-    "mem_count": 1,
-    "mem_parameters": None,
-    "mem_cross": None,
-    "mem_section": "curves",
-    "mem_image": "png",
-    "mem_prompt_len": 2048,
-    "mem_output_len": 512,
-    "mem_think": 30,
-    "mem_rate": 1.0,
+    "model": FIRST_MODEL,
+    "context": 8192,
+    "sequences": 16,
+    "weights": "auto",
+    "k": "auto",
+    "v": SAME,
+    "engine": "vllm",
+    "tp": 1,
+    "pp": 1,
+    "gpu": "NVIDIA H100 80 GB SXM",
+    "count": 1,
+    "parameters": None,
+    "cross": None,
+    "section": "curves",
+    "image": "png",
+    "prompt_len": 2048,
+    "output_len": 512,
+    "think": 30,
+    "rate": 1.0,
 }
 FIELDS = {  # of Settings -> key in the session
     "context_len": "mem_context",
@@ -78,14 +77,8 @@ LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAUSES = (0, 5, 10, 20, 30, 60, 120, 300, 600)
 RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
-language = st.session_state.language
-registry = server_registry.registry()
-session_id = get_script_run_ctx().session_id
-state = st.session_state
-
-
-def say(key: str, /, **params: object) -> str:
-    return t(key, language, **params)
+page = Page(prefix="mem_")
+say, state = page.say, st.session_state
 
 
 # ---- what is chosen ----------------------------------------------------------------------------
@@ -94,11 +87,7 @@ def say(key: str, /, **params: object) -> str:
 def first_values() -> None:
     """A new session begins with an example, or with what its link names."""
     fresh = "mem_model" not in state
-    for key, value in FIRST.items():
-        state.setdefault(key, value)
-    state.setdefault("mem_pinned", [])
-    state.setdefault("mem_moves", 0)
-    state.setdefault("mem_ahead", mount.Ahead())
+    page.begin(FIRST | {"pinned": [], "moves": 0, "ahead": mount.Ahead()})
     if fresh and any(name in st.query_params for name in memory_link.NAMES):
         take_link()
 
@@ -189,14 +178,11 @@ def read_upload() -> None:
 
 
 def read_named() -> None:
-    try:
-        if registry.limits.models is not None:
+    with page.noticing():
+        if page.registry.limits.models is not None:
             raise UserError("mem.error_hosted")
         text = hub_config.read_text(state.mem_where)
-    except UserError as error:
-        state.mem_notice = error.message
-        return
-    take_own(text, Path(state.mem_where.strip()).name[:80])
+        take_own(text, Path(state.mem_where.strip()).name[:80])
 
 
 def moved() -> None:
@@ -212,10 +198,8 @@ def pin() -> None:
     if len(state.mem_pinned) >= MAX_PINNED:
         state.mem_notice = Message(key="mem.error_four")
         return
-    try:
+    with page.noticing():
         state.mem_pinned = [*state.mem_pinned, (model_chosen()[0], estimate.make(choice()))]
-    except UserError as error:
-        state.mem_notice = error.message
 
 
 def unpin() -> None:
@@ -308,7 +292,7 @@ def other_model() -> None:
         on_change=read_upload,
         max_upload_size=MAX_UPLOAD_MB,
     )
-    if registry.limits.models is None:
+    if page.registry.limits.models is None:
         st.text_input(
             say("mem.where"), key="mem_where", on_change=read_named, help=say("mem.where_help")
         )
@@ -316,27 +300,13 @@ def other_model() -> None:
 
 def model_caption() -> None:
     """What the chosen model is, and where each of its sizes comes from."""
-    try:
+    with page.refusing():
         _, model = model_chosen()
-    except UserError as error:
-        st.caption(f":orange[{plain(error.message.text(language))}]")
-        return
-    shipped = config.preset_table().get(state.mem_model, {})
-    source = shipped.get("source", "")
-    lines = [f"{say('mem.source')}: {plain(source)}"] if source else []
-    if stored := shipped.get("quantization_source"):
-        lines.append(f"quantization\\_config: {plain(stored)}")
-    lines.append(say("mem.provenance") + ":")
-    for found in model.derivations:
-        how = say(f"mem.how.{found.how}")
-        lines.append(
-            f"{plain(found.field)} = {plain(str(found.value))} · {how} {plain(found.source)}"
-        )
-    if model.num_parameters is None or lacks_cross_len(model):
-        missing_sizes(model)
-    text = plain(words.model_line(model, say))
-    link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
-    st.caption(text + link, help="\n\n".join(lines))
+        if model.num_parameters is None or lacks_cross_len(model):
+            missing_sizes(model)
+        shipped = config.preset_table().get(state.mem_model, {})
+        text, sources = words.model_caption(model, shipped, say)
+        st.caption(text, help=sources)
 
 
 def missing_sizes(model: ModelConfig) -> None:
@@ -370,9 +340,7 @@ def missing_sizes(model: ModelConfig) -> None:
 def picture(name: str, drawn: figures.Picture) -> None:
     """A chart with its export button and a text for who cannot see it."""
     figure, text = drawn
-    settings = charts.config(f"second-token-{name}", image=state.mem_image)
-    key = f"mem-chart-{name}-{state.mem_image}"  # a chart takes new buttons only as a new chart
-    st.plotly_chart(figure, key=key, theme=None, config=settings, alt=text)
+    charts.show(figure, name, text, image=page.image)
 
 
 def view(*, holds: bool) -> None:
@@ -382,7 +350,7 @@ def view(*, holds: bool) -> None:
     shown = None
     if "mem_last" in state:
         at_least = reach_of(pinned)
-        shown = frames.frame(*state.mem_last, say, language, at_least=at_least)
+        shown = frames.frame(*state.mem_last, say, page.language, at_least=at_least)
     mount.show(
         shown,
         pinned,
@@ -390,7 +358,7 @@ def view(*, holds: bool) -> None:
         at=(state.mem_context, state.mem_sequences),
         moves=state.mem_moves,
         image=state.mem_image,
-        theme=theme(),
+        theme=page.theme,
         say=say,
         on_move=moved,
         key="mem_view",
@@ -409,7 +377,9 @@ def ahead_of() -> dict[str, mount.Along]:
     """What the frames along each slider are of."""
     name, found = state.mem_last
     at_least = reach_of(pinned_bars())
-    return {axis: mount.along(axis, name, found.choice, language, at_least) for axis in frames.AXES}
+    return {
+        axis: mount.along(axis, name, found.choice, page.language, at_least) for axis in frames.AXES
+    }
 
 
 def hand_ahead() -> None:
@@ -420,20 +390,16 @@ def hand_ahead() -> None:
             mount.hand_over(message, key=f"mem_ahead_{axis}")
 
 
-def theme() -> str:
-    return st.context.theme.type or "light"
-
-
 def curves(found: Estimate) -> None:
     """The cache against the context and against the sequences, the ceiling as a line."""
     for column, name in zip(st.columns(2), ("context", "sequences"), strict=True):
         with column:
-            picture(f"cache-{name}", figures.curves(found, name, say, theme()))
+            picture(f"cache-{name}", figures.curves(found, name, say, page.theme))
     st.caption(say("mem.curve.note"))
 
 
 def layers(found: Estimate) -> None:
-    st.html(words.layer_table(found, say, language))
+    st.html(words.layer_table(found, say, page.language))
     st.caption(say("mem.layers_note"))
 
 
@@ -441,7 +407,7 @@ def precision(found: Estimate) -> None:
     if not found.choice.knows_weights:
         st.caption(say("mem.weights_missing"))
         return
-    st.html(words.precision_table(found, say, language))
+    st.html(words.precision_table(found, say, page.language))
     st.caption(f"{say('mem.precision_note')} {plain(words.precision_picture(say))}")
 
 
@@ -451,7 +417,7 @@ def change(found: Estimate) -> None:
         return
     options = estimate.options(found)
     st.caption(say("mem.change_fits" if found.fits else "mem.change_no"))
-    st.html(words.options_table(options, found, say, language))
+    st.html(words.options_table(options, found, say, page.language))
     st.caption(say("mem.change_advice"))
 
 
@@ -471,7 +437,7 @@ def users(found: Estimate) -> None:
             help=say(f"mem.{name}_help"),
             **KEEP,
         )
-    shown = words.service_cards(found, estimate.service(found), state.mem_rate, say, language)
+    shown = words.service_cards(found, estimate.service(found), state.mem_rate, say, page.language)
     st.html(markup.cards(shown))
     st.caption(say("mem.users_note_long"))
 
@@ -497,29 +463,18 @@ def keep_address(found: Estimate) -> None:
 
 def share(found: Estimate) -> None:
     """The link, the numbers as a table, and what the charts' buttons save."""
-    base = (st.context.url or "").partition("?")[0]
     st.caption(say("mem.link"), help=say("mem.link_help"))
     if state.mem_model == OWN:
         st.caption(f":orange[{say('mem.link_own')}]")
-    st.code(f"{base}?{memory_link.address(link_of(found))}", language=None)
+    st.code(f"{page.address}?{memory_link.address(link_of(found))}", language=None)
     one, two = st.columns(2)
-    one.download_button(
-        say("mem.csv"),
-        data=memory_link.to_csv([(model_chosen()[0], found), *state.mem_pinned]),
-        file_name="second-token-memory.csv",
-        mime="text/csv",
-        icon=":material/download:",
-        on_click="ignore",
-    )
-    two.segmented_control(
-        say("mem.image"),
-        ["png", "svg"],
-        required=True,
-        key="mem_image",
-        format_func=str.upper,
-        help=say("mem.image_help"),
-        **KEEP,
-    )
+    with one:
+        table = memory_link.to_csv([(model_chosen()[0], found), *state.mem_pinned])
+        ask.csv_button(say("mem.csv"), table, "memory")
+    with two:
+        ask.segments(
+            page, "image", say("mem.image"), ask.IMAGES, str.upper, help=say("mem.image_help")
+        )
 
 
 # ---- predicted and measured --------------------------------------------------------------------
@@ -528,13 +483,13 @@ def share(found: Estimate) -> None:
 def runs_here() -> dict[str, tuple[Run, bool]]:
     """Runs to look at, by their label: those of this tab, and those that ship."""
     found = {}
-    for run in registry.runs_of(session_id, state.get("run_id")):
+    for run in page.registry.runs_of(page.session_id, state.get("run_id")):
         settings = run.log.started.settings
         tokens = grouped(max(run.log.num_rows or [0]))
         label = say("mem.run_yours", tokens=tokens, dtype=settings.dtype)
         found[f"{label} · {run.id[:4]}"] = (run, False)
     for name in recorded.names("runs"):
-        found[say(f"runs.recorded.{name}")] = (recorded.run(registry, name), True)
+        found[say(f"runs.recorded.{name}")] = (recorded.run(page.registry, name), True)
     return found
 
 
@@ -565,7 +520,7 @@ def measured(_: Estimate) -> None:
         st.caption(say("mem.run_unknown"))
         return
     st.html(markup.cards(evidence.account_cards(found, say, recorded=shipped)))
-    picture("measured", figures.run_memory(run.log, found, say, theme()))
+    picture("measured", figures.run_memory(run.log, found, say, page.theme))
     st.caption(say("mem.rest_text"))
 
 
@@ -579,7 +534,7 @@ def log(_: Estimate) -> None:
         found = server_log.read(text)
         lines = server_log.compare(found, model)
     except UserError as error:
-        st.warning(plain(error.message.text(language)), icon=":material/info:")
+        warn(page.text(error.message))
         return
     said = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
     st.caption(
@@ -593,7 +548,7 @@ def log(_: Estimate) -> None:
             )
         )
     )
-    st.html(evidence.log_table(lines, say, language))
+    st.html(evidence.log_table(lines, say, page.language))
     st.caption(say("mem.log_note"))
 
 
@@ -611,21 +566,20 @@ SHOW = {
 
 
 @st.fragment
-def page() -> None:
+def everything() -> None:
     with st.container(key="ask"):
         ask_band()
-    if notice := state.get("mem_notice"):
-        st.warning(plain(notice.text(language)), icon=":material/info:")
+    page.show_notice()
     holds = True
     try:
         state.mem_last = (model_chosen()[0], estimate.make(choice()))
     except UserError as error:  # what was there stays, and says so
         holds = False
-        told = error.message.text(language)
+        told = error.message.text(page.language)
         if "mem_last" in state:
             last = words.choice_line(*state.mem_last, say)
             told = f"{told} {say('mem.last_choice', choice=last)}"
-        st.warning(plain(told), icon=":material/info:")
+        warn(plain(told))
     view(holds=holds)
     if "mem_last" not in state:
         return
@@ -633,14 +587,13 @@ def page() -> None:
     keep_address(found)
     if state.mem_pinned:
         st.html(words.compare_table([(name, found), *state.mem_pinned], say))
-    section = st.segmented_control(
+    section = ask.segments(
+        page,
+        "section",
         say("mem.section"),
         list(SHOW),
-        required=True,
-        key="mem_section",
-        format_func=lambda name: say(f"mem.section.{name}"),
+        lambda name: say(f"mem.section.{name}"),
         label_visibility="collapsed",
-        **KEEP,
     )
     SHOW[section](found)
     if holds:
@@ -648,4 +601,4 @@ def page() -> None:
 
 
 first_values()
-page()
+everything()

@@ -1,201 +1,97 @@
 """The race: the same run without a cache against one with it. The lanes are drawn by race_view."""
 
-import base64
 import dataclasses
-import json
 
 import numpy as np
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.delta_generator import DeltaGenerator
 
 from viz_engine.analysis import race
 from viz_engine.model import files
 from viz_engine.model.spec import ModelSpec
 from viz_engine.numbers import flops_text, grouped, scientific
 from viz_engine.run import checks, cost, metrics
-from viz_engine.run.codec import settings_from_dict, settings_to_dict
-from viz_engine.run.events import RunSettings
 from viz_engine.run.experiment import ExperimentLog, LogitsCompared, PrefixChanged
 from viz_engine.run.log import RunLog
 from viz_engine.run.race import MAX_REPEATS, RaceSettings
 from viz_engine.server import recorded
-from viz_engine.server import registry as server_registry
-from viz_engine.server.runs import Run
-from viz_engine.text import Message, UserError, plain, t
+from viz_engine.text import plain
 from viz_engine.view import ask as view_ask
 from viz_engine.view import charts, components
-from viz_engine.view.ask import KEEP
+from viz_engine.view.ask import KEEP, Ask
+from viz_engine.view.page import Page
 from viz_engine.view.race import charts as race_charts
+from viz_engine.view.race import link as race_link
 
-# name -> (context to fill up to or None, new tokens, chat format)
-PRESETS = {"document": (256, 48, True), "chat": (None, 48, True), "one_token": (None, 128, False)}
+PRESETS = {
+    "document": {"context_len": 256, "new_tokens": 48, "chat": True},
+    "chat": {"context_len": 0, "new_tokens": 48, "chat": True},
+    "one_token": {"context_len": 0, "new_tokens": 128, "chat": False},
+}
 CONTEXT_LENS = (0, 64, 128, 256, 512, 1024, 2000, 4096)
 NEW_TOKENS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256)
 PANELS = ("gain", "proof", "growth", "attention", "prefix")
-IMAGES = ("png", "svg")
 FIRST = {
-    **{f"race_{name}": value for name, value in view_ask.MODEL.items()},
-    "race_repeats": 2,
-    "race_layer": 10,
-    "race_head": 4,
-    "race_panel": "gain",
-    "race_image": "png",
+    **view_ask.MODEL,
+    "repeats": 2,
+    "layer": 10,
+    "head": 4,
+    "panel": "gain",
+    "image": "png",
 }
-MAX_LINK_CHARS = 6000  # of the settings in a link: browsers and proxies cut longer ones
 ONE_TOKEN = "2-one-token"  # the recorded race whose times stand beside the growth
 
-language = st.session_state.language
-registry = server_registry.registry()
-session_id = get_script_run_ctx().session_id
-colours = charts.palette(st.context.theme.type)
-
-
-def say(key: str, **params: object) -> str:
-    return t(key, language, **params)
+page = Page(prefix="race_")
+say = page.say
+ask = Ask(
+    page=page,
+    kind=view_ask.RACE,
+    texts="race",
+    presets=PRESETS,
+    preset_key=lambda name: f"race.preset.{name}",
+    sizes={"context_len": CONTEXT_LENS, "new_tokens": NEW_TOKENS},
+    new_tokens_help="race.new_tokens_help",
+    first=FIRST,
+    kept=(*view_ask.MODEL, "chat"),
+)
+state = st.session_state
+colours = charts.palette(page.theme)
 
 
 # ---- what is asked -------------------------------------------------------------------------------
 
 
-def choose_preset() -> None:
-    """Put a preset's text and sizes into the boxes."""
-    name = st.session_state.race_preset
-    if name is None:
-        return
-    state = st.session_state
-    state.race_context_len, state.race_new_tokens, state.race_chat = PRESETS[name]
-    state.race_context_len = state.race_context_len or 0
-    state.race_prompt = say(f"race.preset.{name}.prompt")
-
-
-def first_values() -> None:
-    """The boxes of a new session: the link's settings, or the first preset's."""
-    state = st.session_state
-    for key, value in FIRST.items():
-        state.setdefault(key, value)
-    if "race_prompt" not in state:
-        state.race_preset = "document"
-        choose_preset()
-        take_link()
-    elif state.get("race_preset") and state.get("race_language") != language:
-        choose_preset()
-    state.race_language = language
-
-
 def take_link() -> None:
     """Fill the boxes with the settings that a link carries."""
-    state = st.session_state
     panel = st.query_params.get("panel")
     if panel in PANELS:
         state.race_panel = panel
-    packed = st.query_params.get("ask")
-    if not packed:
+    if not (asked := st.query_params.get("ask")):
         return
-    try:
-        data = json.loads(base64.urlsafe_b64decode(packed[:MAX_LINK_CHARS].encode() + b"=="))
-        settings = settings_from_dict(data, RaceSettings)
-        checks.check_settings(settings.run)
-        prompt = settings.run.prompts[0]
-    except (UserError, ValueError, TypeError, AttributeError, IndexError):
-        state.race_notice = Message(key="race.link_broken")
-        return
-    state.race_preset = None
-    state.race_prompt = prompt
-    known = (("race_context_len", settings.run.context_len or 0, CONTEXT_LENS),)
-    known += (("race_new_tokens", settings.run.new_tokens, NEW_TOKENS),)
-    for key, value, choices in known:
-        if value in choices:
-            state[key] = value
-    state.race_chat, state.race_model = settings.run.chat, settings.run.model
-    state.race_device = settings.run.device
-    state.race_dtype = settings.run.dtype if settings.run.dtype in view_ask.DTYPES else "auto"
-    state.race_repeats = min(max(settings.repeats, 1), MAX_REPEATS)
-    state.race_layer, state.race_head = settings.layer or 0, settings.query_head
+    with page.noticing():
+        settings = race_link.decoded(asked)
+        ask.take(settings.run)
+        state.race_repeats = min(max(settings.repeats, 1), MAX_REPEATS)
+        state.race_layer, state.race_head = settings.layer or 0, settings.query_head
 
 
-def packed(settings: RaceSettings) -> str | None:
-    """Settings for a link; None where they are too long for one."""
-    text = json.dumps(settings_to_dict(settings), separators=(",", ":"))
-    made = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-    return made if len(made) <= MAX_LINK_CHARS else None
-
-
-def settings_chosen() -> RaceSettings:
-    state = st.session_state
-    run = RunSettings(
-        **view_ask.model_chosen("race_"),
-        prompts=(state.race_prompt,),
-        context_len=state.race_context_len or None,
-        filler=language,
-        chat=state.race_chat,
-        new_tokens=state.race_new_tokens,
-    )
+def chosen() -> RaceSettings:
     return RaceSettings(
-        run=run,
+        run=ask.chosen(),
         repeats=state.race_repeats,
         layer=int(state.race_layer),
         query_head=int(state.race_head),
     )
 
 
-def submit() -> None:
-    """Start a race with what the boxes hold. A refusal is a sentence; what was there stays."""
-    try:
-        run = registry.submit(settings_chosen(), session_id)
-    except UserError as error:
-        st.session_state.race_notice = error.message
-        return
-    st.session_state.race_notice = None
-    show(run.id)
-
-
-def stop() -> None:
-    registry.cancel(st.session_state.race_id)
-
-
-def show(race_id: str) -> None:
-    st.session_state.race_id = race_id
-
-
-def open_file() -> None:
-    """Take a race from an uploaded file, or say what is wrong with it."""
-    upload = st.session_state.race_upload
-    if upload is None:
-        return
-    run, st.session_state.race_notice = view_ask.opened(
-        upload, lambda data: registry.add_log(ExperimentLog.read(data, "race")), "race.broken"
-    )
-    if run is not None:
-        show(run.id)
-
-
-def current_race() -> tuple[Run | None, bool]:
-    """The race to show (this session's, the link's, or a recorded one) and whether it plays."""
-    state = st.session_state
-    race_id = state.get("race_id") or st.query_params.get("race")
-    names = recorded.names("races")
-    if race_id and race_id.removeprefix(recorded.RACE) in names:
-        show(race_id)
-        return recorded.race(registry, race_id.removeprefix(recorded.RACE)), True
-    run = registry.get(race_id) if race_id else None
-    if run is not None and run.what == "race":
-        show(race_id)
-        return run, run.settings is None  # a file plays from its start
-    if race_id:
-        asked = "race.unknown_settings" if st.query_params.get("ask") else "race.unknown"
-        state.race_notice = Message(key=asked)
-        state.race_id = None
-    return (recorded.race(registry, names[0]), True) if names else (None, False)
-
-
-def keep_link(run: Run | None) -> None:
+def keep_link() -> None:
     """The page's address holds the race, its settings and the view."""
-    state, params = st.session_state, {}
+    params = {}
     if run is not None:
         params["race"] = run.id
         settings = run.settings or (run.log.head and run.log.settings)
-        if settings and (ask := packed(settings)):
-            params["ask"] = ask
+        if settings and (made := race_link.encoded(settings)):
+            params["ask"] = made
     params["mode"] = state.get("race_mode", "clock")
     params["panel"] = state.race_panel
     for key in ("race", "ask", "mode", "panel"):
@@ -211,9 +107,9 @@ def keep_link(run: Run | None) -> None:
 
 def cost_line(shown: ExperimentLog | None) -> None:
     """What this race will take, before it runs; or the sentence why it cannot run."""
-    settings = settings_chosen()
-    try:
-        registry.limits.check(settings)
+    settings = chosen()
+    with page.refusing():
+        page.registry.limits.check(settings)
         folder = files.locate(settings.run.model)
         spec = files.spec_of(settings.run.model) if folder is not None else None
         if spec is None:
@@ -221,7 +117,8 @@ def cost_line(shown: ExperimentLog | None) -> None:
             return
         run = settings.run
         prompt_len = view_ask.num_prompt_tokens(folder, run.prompts[0], run.chat, run.context_len)
-        dtype = registry.engine.info().dtype or "bfloat16" if run.dtype == "auto" else run.dtype
+        auto = page.registry.engine.info().dtype or "bfloat16"
+        dtype = auto if run.dtype == "auto" else run.dtype
         run = dataclasses.replace(run, dtype=dtype, cache="none")
         checks.check(spec, run, [prompt_len])
         checks.check_race(settings, spec.num_layers, spec.num_query_heads)
@@ -239,8 +136,6 @@ def cost_line(shown: ExperimentLog | None) -> None:
             f"· :gray-badge[{say('ask.predicted')}]",
             help=say("race.cost_help"),
         )
-    except UserError as error:
-        st.caption(f":orange[{plain(error.message.text(language))}]")
 
 
 def about_s(
@@ -275,40 +170,19 @@ def lane_flops(spec: ModelSpec, dtype: str, prompt_len: int, new_tokens: int, ca
     return total
 
 
-def ask_band(run: Run | None, running: bool) -> None:
-    """Prompt and presets left; sizes, cost and the one button right."""
-    left, right = st.columns([5, 6], gap="medium")
-    with left:
-        view_ask.prompt(
-            say, "race_", list(PRESETS), lambda name: say(f"race.preset.{name}"), choose_preset, 80
-        )
-    with right:
-        third = view_ask.sizes(say, "race_", CONTEXT_LENS, NEW_TOKENS, "race.new_tokens_help")
-        third.select_slider(
-            say("race.repeats"),
-            range(1, MAX_REPEATS + 1),
-            key="race_repeats",
-            help=say("race.repeats_help"),
-            **KEEP,
-        )
-        cost_line(run.log if run is not None and run.finished else None)
-        with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
-            with st.popover(say("ask.settings"), icon=":material/tune:"):
-                settings_box()
-            with st.popover(say("race.races"), icon=":material/folder_open:"):
-                races_box(run)
-            button = {"type": "primary"}
-            if running:
-                label, icon = say("ask.stop"), ":material/stop:"
-                st.button(label, key="race_stop", icon=icon, on_click=stop, **button)
-            else:
-                label, icon = say("race.start"), ":material/flag:"
-                st.button(label, key="race_start", icon=icon, on_click=submit, **button)
+def repeats_slider(place: DeltaGenerator) -> None:
+    place.select_slider(
+        say("race.repeats"),
+        range(1, MAX_REPEATS + 1),
+        key="race_repeats",
+        help=say("race.repeats_help"),
+        **KEEP,
+    )
 
 
 def settings_box() -> None:
     """Model, device, and whose attention is looked at."""
-    one, two = view_ask.model(registry, say, "race_")
+    one, two = view_ask.model(page)
     one.number_input(
         say("race.layer"),
         0,
@@ -324,25 +198,15 @@ def settings_box() -> None:
     st.toggle(say("ask.chat"), key="race_chat", help=say("ask.chat_help"), **KEEP)
 
 
-def races_box(run: Run | None) -> None:
+def races_box() -> None:
     """Recorded races, open, download, link."""
-    names = recorded.names("races")
-    if names:
-        st.caption(say("race.recorded"), help=say("race.recorded_help"))
-    view_ask.recorded(names, lambda name: say(f"race.recorded.{name}"), recorded.RACE, show)
-    st.file_uploader(
-        say("race.open"),
-        type=["jsonl"],
-        key="race_upload",
-        on_change=open_file,
-        help=say("race.open_help"),
-    )
+    ask.files_box(lambda name: say(f"race.recorded.{name}"))
     if run is None or not run.finished:
         return
-    view_ask.download(say, "race.download", run)
+    ask.download(run)
     st.caption(say("race.link"), help=say("race.link_help"))
     link = "&".join(f"{key}={value}" for key, value in st.query_params.items())
-    st.code(f"{(st.context.url or '').partition('?')[0]}?{link}", language=None, wrap_lines=True)
+    st.code(f"{page.address}?{link}", language=None, wrap_lines=True)
     if run.log.head is not None and run.log.head.command:
         st.code(run.log.head.command[:2000], language="bash", wrap_lines=True)
 
@@ -350,10 +214,8 @@ def races_box(run: Run | None) -> None:
 # ---- the panels under the lanes ------------------------------------------------------------------
 
 
-def figure(made: object, name: str) -> None:
-    """A chart with the button that saves it in the format chosen."""
-    config = charts.config(f"second-token-{name}", image=st.session_state.race_image)
-    st.plotly_chart(made, key=f"race-{name}", theme=None, config=config)
+def figure(made: charts.Figure, name: str, alt: str) -> None:
+    charts.show(made, name, alt, image=page.image)
 
 
 def words(*keys: str) -> dict[str, str]:
@@ -364,42 +226,34 @@ def words(*keys: str) -> dict[str, str]:
 
 def panels(log: ExperimentLog) -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
-        st.segmented_control(
+        view_ask.segments(
+            page,
+            "panel",
             say("race.panel"),
             PANELS,
-            required=True,
-            format_func=lambda name: say(f"race.panel.{name}"),
-            key="race_panel",
+            lambda name: say(f"race.panel.{name}"),
             label_visibility="collapsed",
-            **KEEP,
         )
-        st.segmented_control(
+        view_ask.segments(
+            page,
+            "image",
             say("race.image"),
-            IMAGES,
-            required=True,
-            format_func=str.upper,
-            key="race_image",
+            view_ask.IMAGES,
+            str.upper,
             help=say("race.image_help"),
             label_visibility="collapsed",
-            **KEEP,
         )
-        st.download_button(
-            say("race.csv"),
-            data=lambda: race.csv_text(log),
-            file_name="second-token-race.csv",
-            mime="text/csv",
-            icon=":material/download:",
-            on_click="ignore",
-            help=say("race.csv_help"),
+        view_ask.csv_button(
+            say("race.csv"), lambda: race.csv_text(log), "race", help=say("race.csv_help")
         )
-    chosen = {
+    shown = {
         "gain": gain_panel,
         "proof": proof_panel,
         "growth": growth_panel,
         "attention": attention_panel,
         "prefix": prefix_panel,
     }
-    chosen[st.session_state.race_panel](log)
+    shown[state.race_panel](log)
 
 
 def gain_panel(log: ExperimentLog) -> None:
@@ -429,13 +283,13 @@ def gain_panel(log: ExperimentLog) -> None:
             words(*keys) | {"x": say("race.figure.written"), "y": say("race.figure.ratio")},
             colours,
         )
-        figure(made, "gain")
+        figure(made, "gain", say("race.panel.gain"))
         st.caption(say("race.gain.note") + " " + tiny_text(log))
     with right:
         times = {cache: race.times_ns(log, cache, 1) for cache in race.CACHES}
         bars = {c: (s.low / 1e9, s.median / 1e9, s.high / 1e9) for c, s in times.items()}
         x = {"x": say("race.figure.ttft")}
-        figure(race_charts.race_ttft(bars, words() | x, colours), "ttft")
+        figure(race_charts.race_ttft(bars, words() | x, colours), "ttft", x["x"])
         apart = times["none"].low > times["full"].high or times["full"].low > times["none"].high
         key = "race.gain.ttft_apart" if apart else "race.gain.ttft_same"
         st.caption(say(key, prompt=prompt_len(log), num=times["none"].num))
@@ -484,7 +338,7 @@ def proof_panel(log: ExperimentLog) -> None:
     keys = ("gap", "zero", "margin", "differs")
     axes = {"x": say("race.figure.token"), "y": say("race.figure.logits")}
     made = race_charts.race_gap(compared.gaps, compared.margins, at, words(*keys) | axes, colours)
-    figure(made, "proof")
+    figure(made, "proof", say("race.panel.proof"))
     st.caption(say("race.proof.float32" if dtype == "float32" else "race.proof.half"))
 
 
@@ -529,7 +383,11 @@ def growth_panel(log: ExperimentLog) -> None:
     text |= {"time": text["time_measured"], "x": say("race.figure.written")}
     text |= {"y": say("race.figure.flops_axis"), "y2": say("race.figure.seconds")}
     crossings = {cache: law.crossing for cache, law in laws.items()}
-    figure(race_charts.race_growth(lanes, crossings, measured, text, colours), "growth")
+    figure(
+        race_charts.race_growth(lanes, crossings, measured, text, colours),
+        "growth",
+        say("race.panel.growth"),
+    )
     st.caption(say("race.growth.help"), help=say("race.growth.formula"))
     if measured:
         machine = race.shown(from_one, "full").started
@@ -555,7 +413,7 @@ def recorded_one_token(spec: ModelSpec | None) -> ExperimentLog | None:
     """The shipped race from one token, where it is of this model; its type may be another."""
     if ONE_TOKEN not in recorded.names("races"):
         return None
-    log = recorded.race(registry, ONE_TOKEN).log
+    log = recorded.race(page.registry, ONE_TOKEN).log
     return log if log.started.spec == spec else None
 
 
@@ -587,7 +445,11 @@ def attention_panel(log: ExperimentLog) -> None:
     params = {"layer": squares[0].layer, "head": squares[0].query_head, "n": len(rows[0])}
     st.markdown(say("race.attention.text", **params))
     text = words("query", "key")
-    figure(race_charts.race_attention(panels_shown, texts, text, colours), "attention")
+    figure(
+        race_charts.race_attention(panels_shown, texts, text, colours),
+        "attention",
+        say("race.panel.attention"),
+    )
     st.caption(say("race.attention.note", kept=len(squares[0].weights)))
 
 
@@ -618,33 +480,44 @@ def prefix_panel(log: ExperimentLog) -> None:
     figure(
         race_charts.race_prefix(moved.tolist(), texts, words("moved", "row", "layer"), colours),
         "prefix",
+        say("race.panel.prefix"),
     )
     st.caption(say("race.prefix.note"))
 
 
-first_values()
-run, plays = current_race()
-if run is not None and not run.finished and not server_registry.session_alive(run.session_id):
-    run.session_id = session_id  # reloaded in mid-race: the new tab may stop it
-over = run is None or run.finished  # asked once: it may finish while the page is made
-running = not over and run.session_id == session_id
-mode = (st.session_state.get("race_view") or {}).get("mode") or st.query_params.get("mode")
-st.session_state.race_mode = mode if mode in ("clock", "token") else "clock"
-keep_link(run)
+# ---- the page ------------------------------------------------------------------------------------
+
+ask.first_values(take_link)
+run = ask.current("race.unknown_settings" if st.query_params.get("ask") else "race.unknown")
+over, running = ask.progress(run)
+mode = (state.get("race_view") or {}).get("mode") or st.query_params.get("mode")
+state.race_mode = mode if mode in ("clock", "token") else "clock"
+keep_link()
 with st.container(key="ask"):
-    ask_band(run, running)
+    ask.band(
+        running,
+        height=80,
+        third=repeats_slider,
+        cost=lambda: cost_line(run.log if run is not None and run.finished else None),
+        boxes=(
+            ("ask.settings", ":material/tune:", settings_box),
+            ("race.races", ":material/folder_open:", races_box),
+        ),
+        start=("race_start", "race.start", ":material/flag:"),
+        stop="race_stop",
+        chosen=chosen,
+    )
 with st.container():  # there without a notice too: the view below keeps its place in the page
-    if notice := st.session_state.get("race_notice"):
-        st.warning(plain(notice.text(language)), icon=":material/info:")
+    page.show_notice()
 lacks = ()
 if run is not None and over and run.log.head is not None:
-    lacks = tuple(message.text(language) for message in race.missing(run.log))
+    lacks = tuple(message.text(page.language) for message in race.missing(run.log))
 components.race_view(
     run,
     over=over,
-    language=language,
-    autoplay=plays,
-    mode=st.session_state.race_mode,
+    language=page.language,
+    autoplay=run is not None and run.settings is None,  # a file plays from its start
+    mode=state.race_mode,
     missing=lacks,
 )
 if run is not None and over and run.log.runs():

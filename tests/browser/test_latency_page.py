@@ -5,13 +5,13 @@ import re
 from tests.support.visit import Visit
 
 SECTIONS = {  # what only it shows
-    "TTFT against length": ".st-key-lat-chart-ttft .main-svg",
-    "ITL against context": ".st-key-lat-chart-itl .main-svg",
-    "Batch": ".st-key-lat-chart-batch .main-svg",
-    "Roofline": ".st-key-lat-chart-roofline .main-svg",
+    "TTFT against length": ".st-key-chart-ttft-png .main-svg",
+    "ITL against context": ".st-key-chart-itl-png .main-svg",
+    "Batch": ".st-key-chart-batch-png .main-svg",
+    "Roofline": ".st-key-chart-roofline-png .main-svg",
     "One trace, five definitions": ".figures >> text=GuideLLM",
-    "What a token costs": ".st-key-lat-chart-turns .main-svg",
-    "Three tests": ".st-key-lat-chart-memory-watch .main-svg",
+    "What a token costs": ".st-key-chart-turns-png .main-svg",
+    "Three tests": ".st-key-chart-memory-watch-png .main-svg",
     "Share": "code >> text=sweep=recorded-",
 }
 # every place, in pixels from the top, that the sections below the boxes have had in some frame

@@ -111,7 +111,7 @@ def test_every_panel_of_the_recorded_race_shows_its_chart(guest: Visit) -> None:
     for panel, name in PANELS.items():
         guest.page.get_by_role("radio", name=panel).click()
         guest.page.wait_for_url(re.compile(f"panel={name}"))
-        guest.page.locator(f".st-key-race-{name} .main-svg").first.wait_for()
+        guest.page.locator(f".st-key-chart-{name}-png .main-svg").first.wait_for()
         guest.settle()
         assert guest.page.get_by_text("Traceback").count() == 0
 

@@ -96,19 +96,43 @@ def test_a_run_fed_through_the_page_that_ends_while_it_is_made_brings_the_button
     assert mounts[-1]["transport"] == "poll" and "generate" in keys(test)
 
 
+@pytest.mark.parametrize(
+    ("page", "prefix", "preset"), [("live", "", "preset"), ("race", "race_", "race.preset")]
+)
 def test_a_language_translates_the_presets_text_and_nothing_of_the_visitors(
-    runs: registry.Registry, mounts: list[dict]
+    runs: registry.Registry, mounts: list[dict], page: str, prefix: str, preset: str
 ) -> None:
     test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=120)
     test.query_params["lang"] = "en"
     test.run()
-    prompt, sizes = test.text_area(key="prompt"), test.select_slider(key="new_tokens")
-    assert prompt.value == t("preset.document.prompt", "en")
-    sizes.set_value(8).run()
+    test.switch_page(str(ROOT / "pages" / f"{page}.py")).run()
+    prompt, sizes = f"{prefix}prompt", f"{prefix}new_tokens"
+    assert test.text_area(key=prompt).value == t(f"{preset}.document.prompt", "en")
+    test.select_slider(key=sizes).set_value(8).run()
     test.button_group(key="language").set_value("zh").run()
-    assert not test.exception and test.select_slider(key="new_tokens").value == 8
-    assert test.text_area(key="prompt").value == t("preset.document.prompt", "zh")
-    test.text_area(key="prompt").set_value("my own words").run()
+    assert not test.exception and test.select_slider(key=sizes).value == 8
+    assert test.text_area(key=prompt).value == t(f"{preset}.document.prompt", "zh")
+    test.text_area(key=prompt).set_value("my own words").run()
     test.button_group(key="language").set_value("en").run()
-    assert test.text_area(key="prompt").value == "my own words"
-    assert test.select_slider(key="new_tokens").value == 8
+    assert test.text_area(key=prompt).value == "my own words"
+    assert test.select_slider(key=sizes).value == 8
+
+
+def test_a_link_to_a_run_of_the_other_kind_is_unknown(
+    runs: registry.Registry, mounts: list[dict]
+) -> None:
+    for page, other in (("live", "race"), ("race", "live")):
+        run_id = mounts_of(other, mounts)
+        test = AppTest.from_file(str(ROOT / "pages" / "shell.py"), default_timeout=120)
+        test.query_params["lang"] = "en"
+        test.run()
+        test.query_params["run" if page == "live" else "race"] = run_id
+        test.switch_page(str(ROOT / "pages" / f"{page}.py")).run()
+        assert not test.exception and "does not hold" in test.warning[0].value
+        assert mounts[-1]["run_id"].startswith("recorded-")
+
+
+def mounts_of(page: str, mounts: list[dict]) -> str:
+    """The id of a run that was asked for on that page."""
+    asked(page)
+    return mounts[-1]["run_id"]

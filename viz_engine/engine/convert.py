@@ -21,7 +21,8 @@ from tokenizers.models import BPE
 from viz_engine.engine.compatibility import check_served, first_line
 from viz_engine.engine.kernels.build import Progress
 from viz_engine.model import files as model_files
-from viz_engine.text import Message, UserError, mib
+from viz_engine.numbers import mib
+from viz_engine.text import Message, UserError
 
 DOWNLOADED = ("*.json", "*.safetensors", "*.jinja")  # no pickles, no code
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import streamlit as st
 from plotly.graph_objects import Figure
 
 from viz_engine.numbers import BINARY, bytes_text, grouped, short_count, three
@@ -145,6 +146,14 @@ def config(file_name: str, *, image: str = "png") -> dict[str, object]:
             "scale": 2 if image == "png" else 1,
         },
     }
+
+
+def show(figure: Figure, name: str, alt: str, *, image: str) -> None:
+    """A chart on a page, with the button that saves it as `image` and a text for who cannot see
+    it."""
+    settings = config(f"second-token-{name}", image=image)
+    key = f"chart-{name}-{image}"  # a chart takes new buttons only as a new chart
+    st.plotly_chart(figure, key=key, theme=None, config=settings, alt=alt)
 
 
 def count_axis(low: float, high: float) -> dict[str, object]:

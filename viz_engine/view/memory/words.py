@@ -7,7 +7,7 @@ Try it: `python -c "from viz_engine.view.memory import words; \
 print(words.PRECISIONS)"`
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from viz_engine.memory import capacity, deployment, estimate, speed
 from viz_engine.memory import plan as memory_plan
@@ -18,7 +18,7 @@ from viz_engine.memory.speed import StepTime
 from viz_engine.model.config import ModelConfig
 from viz_engine.numbers import billions, bytes_text, grouped, mib, short_count, three, time_text
 from viz_engine.run import cost
-from viz_engine.text import Say
+from viz_engine.text import Say, plain
 from viz_engine.view import markup
 from viz_engine.view.markup import Cell, Number
 
@@ -65,6 +65,23 @@ def model_line(model: ModelConfig, say: Say) -> str:
         parameters=say("mem.no_parameters") if num is None else billions(num),
         growth=mib(row),
     )
+
+
+def model_caption(model: ModelConfig, shipped: Mapping[str, str], say: Say) -> tuple[str, str]:
+    """The line of a model as Markdown with its source, and where each of its sizes comes from.
+    `shipped` is its entry in the table of presets, if it has one."""
+    source = shipped.get("source", "")
+    lines = [f"{say('mem.source')}: {plain(source)}"] if source else []
+    if stored := shipped.get("quantization_source"):
+        lines.append(f"quantization\\_config: {plain(stored)}")
+    lines.append(say("mem.provenance") + ":")
+    for found in model.derivations:
+        how = say(f"mem.how.{found.how}")
+        lines.append(
+            f"{plain(found.field)} = {plain(str(found.value))} · {how} {plain(found.source)}"
+        )
+    link = f" · [{say('mem.source')}]({source})" if source.startswith("https://") else ""
+    return plain(model_line(model, say)) + link, "\n\n".join(lines)
 
 
 # ---- cards -------------------------------------------------------------------------------------
