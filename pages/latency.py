@@ -26,6 +26,7 @@ from viz_engine.view import ask, charts, markup
 from viz_engine.view.ask import KEEP
 from viz_engine.view.latency import charts as latency_charts
 from viz_engine.view.latency import words
+from viz_engine.view.latency.roofline import roofline_chart
 from viz_engine.view.page import Page
 
 SECTIONS = ("ttft", "itl", "batch", "roofline", "definitions", "price", "diagnosis", "share")
@@ -481,7 +482,7 @@ def roof() -> None:
     top = roofline.roof_of(ceilings, started)
     left, right = st.columns([5, 3], gap="medium")
     with left:
-        figure = latency_charts.roofline_chart(results, ceilings, top, say, page.theme)
+        figure = roofline_chart(results, ceilings, top, say, page.theme)
         picture(figure, "roofline", say("lat.alt.roofline"))
     with right:
         st.html(markup.cards(words.ceiling_cards(ceilings, top, tag, say), two=True))

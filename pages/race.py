@@ -2,17 +2,14 @@
 
 import dataclasses
 
-import numpy as np
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from viz_engine.analysis import race
+from viz_engine.analysis import growth, race
 from viz_engine.model import files
 from viz_engine.model.spec import ModelSpec
-from viz_engine.numbers import flops_text, grouped, scientific
-from viz_engine.run import checks, cost, metrics
+from viz_engine.run import checks
 from viz_engine.run.experiment import ExperimentLog, LogitsCompared, PrefixChanged
-from viz_engine.run.log import RunLog
 from viz_engine.run.race import MAX_REPEATS, RaceSettings
 from viz_engine.server import recorded
 from viz_engine.text import plain
@@ -22,6 +19,7 @@ from viz_engine.view.ask import KEEP, Ask
 from viz_engine.view.page import Page
 from viz_engine.view.race import charts as race_charts
 from viz_engine.view.race import link as race_link
+from viz_engine.view.race import words
 
 PRESETS = {
     "document": {"context_len": 256, "new_tokens": 48, "chat": True},
@@ -55,7 +53,6 @@ ask = Ask(
     kept=(*view_ask.MODEL, "chat"),
 )
 state = st.session_state
-colours = charts.palette(page.theme)
 
 
 # ---- what is asked -------------------------------------------------------------------------------
@@ -122,52 +119,12 @@ def cost_line(shown: ExperimentLog | None) -> None:
         run = dataclasses.replace(run, dtype=dtype, cache="none")
         checks.check(spec, run, [prompt_len])
         checks.check_race(settings, spec.num_layers, spec.num_query_heads)
-        flops = {c: lane_flops(spec, dtype, prompt_len, run.new_tokens, c) for c in race.CACHES}
-        text = say(
-            "race.cost",
-            tokens=grouped(prompt_len),
-            new_tokens=run.new_tokens,
-            none=flops_text(flops["none"]),
-            full=flops_text(flops["full"]),
-            ratio=f"{flops['none'] / flops['full']:.1f}",
-        )
-        st.caption(
-            f"{text}{about_s(shown, spec, flops, settings.repeats)} "
-            f"· :gray-badge[{say('ask.predicted')}]",
-            help=say("race.cost_help"),
-        )
-
-
-def about_s(
-    shown: ExperimentLog | None, spec: ModelSpec, flops: dict[str, int], repeats: int
-) -> str:
-    """About how long it takes at the speed of the race on the page, which may be another
-    machine's; nothing where that one is too short to tell."""
-    seconds = shown and race.seconds_at(shown, spec, flops)
-    if not seconds:
-        return ""
-    seconds *= repeats
-    key = "race.cost_time" if seconds >= 10 else "race.cost_short"
-    return " · " + say(key, seconds=f"{seconds:.0f}")
-
-
-def lane_flops(spec: ModelSpec, dtype: str, prompt_len: int, new_tokens: int, cache: str) -> int:
-    """FLOPs of a lane: the prompt, then a step a token."""
-    cached = cache != "none"
-    total = 0
-    for columns in range(prompt_len, prompt_len + new_tokens):
-        num_new = 1 if cached and columns > prompt_len else columns
-        total += cost.step(
-            spec,
-            dtype,
-            batch=1,
-            num_new=num_new,
-            num_columns=columns,
-            prompt_columns=prompt_len,
-            cached=cached,
-            chunk_len=0,
-        ).flops
-    return total
+        new_tokens = run.new_tokens
+        flops = {c: growth.lane_flops(spec, dtype, prompt_len, new_tokens, c) for c in race.CACHES}
+        one = shown and race.seconds_at(shown, spec, flops)
+        seconds = one and one * settings.repeats
+        line = words.cost(prompt_len, new_tokens, flops, seconds, say)
+        st.caption(line, help=say("race.cost_help"))
 
 
 def repeats_slider(place: DeltaGenerator) -> None:
@@ -214,14 +171,8 @@ def races_box() -> None:
 # ---- the panels under the lanes ------------------------------------------------------------------
 
 
-def figure(made: charts.Figure, name: str, alt: str) -> None:
-    charts.show(made, name, alt, image=page.image)
-
-
-def words(*keys: str) -> dict[str, str]:
-    """Strings of the charts: `race.chart.<key>` by key, and the lanes' names."""
-    lanes = {"none": say("race.lane.none"), "full": say("race.lane.full")}
-    return lanes | {key: say(f"race.figure.{key}") for key in keys}
+def show(figure: charts.Figure, name: str, alt: str) -> None:
+    charts.show(figure, name, alt, image=page.image)
 
 
 def panels(log: ExperimentLog) -> None:
@@ -258,60 +209,25 @@ def panels(log: ExperimentLog) -> None:
 
 def gain_panel(log: ExperimentLog) -> None:
     """From which token on the cache pays, and that it does nothing for the first."""
-    found = race.ratios(log)
-    if not found or None in found:
+    ratios = race.ratios(log)
+    if not ratios or None in ratios:
         st.info(say("race.needs_both"))
         return
-    costs = {cache: race.token_costs(race.shown(log, cache)) for cache in race.CACHES}
-    flops = [
-        race.ratio(*(race.so_far(costs[cache], k).flops for cache in race.CACHES))
-        for k in range(1, len(found) + 1)
-    ]
-    start, last = race.gain_from(log), found[-1]
-    params = {"n": start, "most": len(found), "ratio": f"{last.median:.1f}", "num": last.num}
-    key = "race.gain.from" if last.num > 1 else "race.gain.from_once"
-    st.markdown(say(key if start else "race.gain.never", **params))
+    flops, start = race.flop_ratios(log), race.gain_from(log)
+    st.markdown(words.gain(ratios, start, say))
     left, right = st.columns([3, 2], gap="medium")
     with left:
-        ratios = [(spread.low, spread.median, spread.high) for spread in found]
-        keys = ("spread", "time", "flops", "no_gain")
-        made = race_charts.race_gain(
-            ratios,
-            flops,
-            race.NO_GAIN,
-            start,
-            words(*keys) | {"x": say("race.figure.written"), "y": say("race.figure.ratio")},
-            colours,
+        show(
+            race_charts.gain_chart(ratios, flops, race.NO_GAIN, start, say, page.theme),
+            "gain",
+            say("race.panel.gain"),
         )
-        figure(made, "gain", say("race.panel.gain"))
-        st.caption(say("race.gain.note") + " " + tiny_text(log))
+        tiny = recorded_one_token(log.started.spec)
+        st.caption(words.gain_note(log, tiny, say))
     with right:
         times = {cache: race.times_ns(log, cache, 1) for cache in race.CACHES}
-        bars = {c: (s.low / 1e9, s.median / 1e9, s.high / 1e9) for c, s in times.items()}
-        x = {"x": say("race.figure.ttft")}
-        figure(race_charts.race_ttft(bars, words() | x, colours), "ttft", x["x"])
-        apart = times["none"].low > times["full"].high or times["full"].low > times["none"].high
-        key = "race.gain.ttft_apart" if apart else "race.gain.ttft_same"
-        st.caption(say(key, prompt=prompt_len(log), num=times["none"].num))
-
-
-def tiny_text(log: ExperimentLog) -> str:
-    """Where the gain begins with a prompt of one token, from the shipped race."""
-    started = log.started
-    tiny = recorded_one_token(started.spec)
-    if tiny is None or tiny is log or started.prompt_columns == 1:
-        return ""
-    found, one = race.ratios(tiny), tiny.started
-    if not found or None in found:
-        return ""
-    params = {f"r{k}": f"{found[k - 1].median:.1f}" for k in (1, 2, 8) if k <= len(found)}
-    params |= {"n": race.gain_from(tiny), "most": len(found), "last": f"{found[-1].median:.1f}"}
-    params |= {"dtype": one.settings.dtype, "machine": plain(one.hardware.name)}
-    return say("race.gain.tiny", date=one.started_at[:10], **params)
-
-
-def prompt_len(log: ExperimentLog) -> str:
-    return grouped(log.started.prompt_columns)
+        show(race_charts.ttft_chart(times, say, page.theme), "ttft", say("race.figure.ttft"))
+        st.caption(words.ttft_note(log, times, say))
 
 
 def proof_panel(log: ExperimentLog) -> None:
@@ -320,32 +236,17 @@ def proof_panel(log: ExperimentLog) -> None:
     if compared is None or not compared.gaps:
         st.info(say("race.needs_both"))
         return
-    dtype = log.started.settings.dtype
-    at = compared.first_difference
-    params = {
-        "n": len(compared.gaps),
-        "gap": f"{max(compared.gaps):.2g}",
-        "largest": f"{compared.largest_logit:.3g}",
-        "dtype": dtype,
-    }
+    dtype, at = log.started.settings.dtype, compared.first_difference
     if at is None:
-        st.markdown(say("race.proof.same", **params))
+        st.markdown(words.proof(compared, dtype, say))
     else:
-        margin = f"{compared.margins[at]:.2g}"
-        gap = f"{compared.gaps[at]:.2g}"
-        text = say("race.proof.differs", **params | {"at": at + 1, "margin": margin, "here": gap})
-        st.warning(text, icon=":material/alt_route:")
-    keys = ("gap", "zero", "margin", "differs")
-    axes = {"x": say("race.figure.token"), "y": say("race.figure.logits")}
-    made = race_charts.race_gap(compared.gaps, compared.margins, at, words(*keys) | axes, colours)
-    figure(made, "proof", say("race.panel.proof"))
+        st.warning(words.proof(compared, dtype, say), icon=":material/alt_route:")
+    show(
+        race_charts.gap_chart(compared.gaps, compared.margins, at, say, page.theme),
+        "proof",
+        say("race.panel.proof"),
+    )
     st.caption(say("race.proof.float32" if dtype == "float32" else "race.proof.half"))
-
-
-def growth_of(spec: ModelSpec, cached: bool) -> list[tuple[int, int, int]]:
-    lengths = race.lengths(spec.max_context_len)
-    found = race.growth(spec, lengths, cached=cached)
-    return [(one.num_tokens, one.linear, one.attention) for one in found]
 
 
 def growth_panel(log: ExperimentLog) -> None:
@@ -355,61 +256,29 @@ def growth_panel(log: ExperimentLog) -> None:
     if spec is None:
         st.info(say("race.growth.no_formula", model_type=plain(started.settings.model)))
         return
+    lengths = growth.lengths(spec.max_context_len)
     try:
-        lanes = {cache: growth_of(spec, cache == "full") for cache in race.CACHES}
-        laws = {cache: race.growth_law(spec, cached=cache == "full") for cache in race.CACHES}
+        lanes = {c: growth.grown(spec, lengths, cached=c == "full") for c in race.CACHES}
+        laws = {c: growth.law(spec, cached=c == "full") for c in race.CACHES}
     except (ValueError, KeyError):
         st.info(say("race.growth.no_formula", model_type=spec.model_type))
         return
     from_one = log if started.prompt_columns == 1 else recorded_one_token(spec)
-    measured = {}
-    for cache in race.CACHES:
-        run = from_one and race.shown(from_one, cache)
-        if run:
-            measured[cache] = measured_times(run)
-    params = {
-        "a": scientific(laws["none"].a),
-        "b": scientific(laws["none"].b),
-        "c": scientific(laws["full"].a),
-        "d": scientific(laws["full"].b),
-        "cross_none": grouped(laws["none"].crossing),
-        "cross_full": grouped(laws["full"].crossing),
-        "p": exponent_text(lanes["none"]),
-        "q": exponent_text(lanes["full"]),
-    }
-    st.markdown(say("race.growth.text", **params))
-    keys = ("total", "linear", "attention", "time_measured", "tokens", "crossing")
-    text = words(*keys)
-    text |= {"time": text["time_measured"], "x": say("race.figure.written")}
-    text |= {"y": say("race.figure.flops_axis"), "y2": say("race.figure.seconds")}
-    crossings = {cache: law.crossing for cache, law in laws.items()}
-    figure(
-        race_charts.race_growth(lanes, crossings, measured, text, colours),
+    timed = {c: from_one and race.shown(from_one, c) for c in race.CACHES}
+    measured = {c: race.times_at(run) for c, run in timed.items() if run}
+    crossings = {c: law.crossing for c, law in laws.items()}
+    st.markdown(words.work(lanes, laws, say))
+    show(
+        race_charts.growth_chart(lanes, crossings, measured, say, page.theme),
         "growth",
         say("race.panel.growth"),
     )
     st.caption(say("race.growth.help"), help=say("race.growth.formula"))
     if measured:
-        machine = race.shown(from_one, "full").started
-        source = "race.growth.recorded" if from_one is not log else "race.growth.measured"
-        day = machine.started_at[:10]
-        named = {"machine": plain(machine.hardware.name), "dtype": machine.settings.dtype}
-        st.caption(say(source, date=day, **named))
+        st.caption(words.work_source(timed["full"], say, recorded=from_one is not log))
 
 
-def exponent_text(points: list[tuple[int, int, int]]) -> str:
-    return f"{race.exponent([n for n, _, _ in points], [a for _, a, _ in points]):.2f}"
-
-
-def measured_times(run: RunLog) -> list[tuple[int, float]]:
-    """(tokens, seconds to the last of them) of a one-token race: about eight points."""
-    steps = metrics.token_steps(run)
-    wanted = sorted({max(1, round(len(steps) / 2**i)) for i in range(8)})
-    start = run.started.accepted_ns
-    return [(n, (steps[n - 1].end_ns - start) / 1e9) for n in wanted]
-
-
-def recorded_one_token(spec: ModelSpec | None) -> ExperimentLog | None:
+def recorded_one_token(spec: ModelSpec) -> ExperimentLog | None:
     """The shipped race from one token, where it is of this model; its type may be another."""
     if ONE_TOKEN not in recorded.names("races"):
         return None
@@ -419,69 +288,26 @@ def recorded_one_token(spec: ModelSpec | None) -> ExperimentLog | None:
 
 def attention_panel(log: ExperimentLog) -> None:
     """Why only K and V are kept: the rows of one head's attention at step n and n + 1."""
-    looks = {cache: log.runs({"cache": cache}, "look") for cache in race.CACHES}
-    samples = {
-        cache: [e for e in runs[0] if e.kind == "attention_sample"] if runs else []
-        for cache, runs in looks.items()
-    }
-    if any(len(found) < 2 for found in samples.values()):
+    rows = race.attention_rows(log)
+    if rows is None:
         st.info(say("race.attention.none"))
         return
-    started = looks["none"][0].started
-    written = [text for step in looks["none"][0].steps for text in step.token_texts[0]]
-    texts = [*started.prompt_texts[0], *written]
-    squares, rows = samples["none"], [sample.weights[0] for sample in samples["full"]]
-    first = squares[0].first_query
-    height = len(squares[1].weights) + squares[1].first_query - first
-    empty = [[None] * len(rows[1])] * (height - 2)
-    older = [[None] * len(rows[1])]
-    titles = [say(f"race.attention.title.{i}") for i in range(4)]
-    panels_shown = [
-        (titles[0], first, padded(squares[0].weights, 0, height)),
-        (titles[1], first, padded(squares[1].weights, squares[1].first_query - first, height)),
-        (titles[2], first, [*empty, list(rows[0]), *older]),
-        (titles[3], first, [*empty, *older, list(rows[1])]),
-    ]
-    params = {"layer": squares[0].layer, "head": squares[0].query_head, "n": len(rows[0])}
-    st.markdown(say("race.attention.text", **params))
-    text = words("query", "key")
-    figure(
-        race_charts.race_attention(panels_shown, texts, text, colours),
-        "attention",
-        say("race.panel.attention"),
-    )
-    st.caption(say("race.attention.note", kept=len(squares[0].weights)))
-
-
-def padded(rows: object, above: int, height: int) -> list[list[float | None]]:
-    """Rows with empty ones above and below, so that the same row of two pictures is level."""
-    made = [[None]] * above + [list(row) for row in rows]
-    return made + [[None]] * (height - len(made))
+    st.markdown(words.attention(rows, say))
+    figure = race_charts.attention_chart(rows, say, page.theme)
+    show(figure, "attention", say("race.panel.attention"))
+    st.caption(say("race.attention.note", kept=rows.num_queries))
 
 
 def prefix_panel(log: ExperimentLog) -> None:
     """Which rows of K move when the prompt's first token is another one."""
-    changed = log.finding(PrefixChanged)
-    if changed is None:
+    if (changed := log.finding(PrefixChanged)) is None:
         st.info(say("race.prefix.none"))
         return
-    levels = np.frombuffer(changed.changes, np.uint8).reshape(changed.num_rows, changed.num_layers)
-    moved = np.where(levels > 0, 2.0 ** ((levels.astype(float) - 128) / 12), 0.0)
-    above = moved[1:, 1:]
-    params = {
-        "before": plain(changed.before),
-        "after": plain(changed.after),
-        "same": int((moved[1:, 0] == 0).sum()),
-        "rows": max(0, changed.num_rows - 1),
-        "moved": f"{float((above > 0).mean()) if above.size else 0:.0%}",
-    }
-    st.markdown(say("race.prefix.text", **params))
+    moved = race.moved(changed)
+    st.markdown(words.prefix(changed, moved, say))
     texts = log.started.prompt_texts[0]
-    figure(
-        race_charts.race_prefix(moved.tolist(), texts, words("moved", "row", "layer"), colours),
-        "prefix",
-        say("race.panel.prefix"),
-    )
+    figure = race_charts.prefix_chart(moved, texts, say, page.theme)
+    show(figure, "prefix", say("race.panel.prefix"))
     st.caption(say("race.prefix.note"))
 
 

@@ -16,16 +16,17 @@ from tests.support import producer
 from tests.support.flops import UNKNOWN
 from tests.support.races import staged
 from tests.support.specs import spec
-from viz_engine.analysis import race
+from viz_engine.analysis import growth, race
 from viz_engine.engine import generate, race_runs
 from viz_engine.engine.load import Loaded
 from viz_engine.run import command, cost, metrics
 from viz_engine.run.codec import to_line
-from viz_engine.run.events import RunSettings, StepFinished, Telemetry
+from viz_engine.run.events import AttentionSample, RunSettings, StepFinished, Telemetry
 from viz_engine.run.experiment import (
     ExperimentFinished,
     ExperimentLog,
     LogitsCompared,
+    MemberEvent,
     MemberStarted,
     PrefixChanged,
 )
@@ -254,38 +255,40 @@ def test_energy_is_the_power_held_from_reading_to_reading() -> None:
 
 
 def test_linear_layers_grow_with_exponent_2_without_a_cache_and_1_with() -> None:
-    lengths = race.lengths(8192)
+    lengths = growth.lengths(8192)
     assert len(lengths) >= 6 and lengths[0] == 64 and lengths[-1] == 8192
     for cached, linear, attention in ((False, 2.0, 3.0), (True, 1.0, 2.0)):
-        found = race.growth(SPEC, lengths, cached=cached)
-        assert race.exponent(lengths, [g.linear for g in found]) == pytest.approx(linear, abs=0.05)
-        assert race.exponent(lengths, [g.attention for g in found]) == pytest.approx(
+        found = growth.grown(SPEC, lengths, cached=cached)
+        assert growth.exponent(lengths, [g.linear for g in found]) == pytest.approx(
+            linear, abs=0.05
+        )
+        assert growth.exponent(lengths, [g.attention for g in found]) == pytest.approx(
             attention, abs=0.05
         )
 
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_the_law_is_the_leading_part_of_the_sum(cached: bool) -> None:
-    law = race.growth_law(SPEC, cached=cached)
+    law = growth.law(SPEC, cached=cached)
     n = 4096
-    [found] = race.growth(SPEC, [n], cached=cached)
+    [found] = growth.grown(SPEC, [n], cached=cached)
     assert law.a * n**law.power == pytest.approx(found.linear, rel=0.002)
     assert law.b * n ** (law.power + 1) == pytest.approx(found.attention, rel=0.002)
     around = [round(law.crossing * share) for share in (0.99, 1.01)]
-    below, above = race.growth(SPEC, around, cached=cached)
+    below, above = growth.grown(SPEC, around, cached=cached)
     assert below.linear > below.attention and above.linear < above.attention
 
 
 def test_six_lengths_are_found_in_a_small_window_too() -> None:
-    assert len(race.lengths(100)) == 6 and max(race.lengths(100)) <= 100
-    assert race.lengths(None)[-1] == 8192
+    assert len(growth.lengths(100)) == 6 and max(growth.lengths(100)) <= 100
+    assert growth.lengths(None)[-1] == 8192
 
 
 def test_growth_is_what_a_run_of_that_length_is_predicted_to_cost() -> None:
     for cache in ("none", "full"):
         run = producer.log((1,), 40, cache=cache, sampled=False)
         costs = race.token_costs(run)
-        [grown] = race.growth(producer.spec(), [40], cached=cache == "full")
+        [grown] = growth.grown(producer.spec(), [40], cached=cache == "full")
         assert race.so_far(costs, 40).flops == grown.flops
 
 
@@ -577,3 +580,75 @@ def test_cost_of_a_cached_step_is_the_last_row_of_the_square() -> None:
     without = cost.step(SPEC, "bfloat16", num_new=300, cached=False, **common)
     cached = cost.step(SPEC, "bfloat16", num_new=1, cached=True, **common)
     assert without.attention_flops == 300 * cached.attention_flops
+
+
+# ---- what the panels show ------------------------------------------------------------------------
+
+
+def test_the_ratio_of_work_at_each_token_is_that_of_all_so_far() -> None:
+    log = both()
+    found = race.flop_ratios(log)
+    rows = {row["name"]: row for row in race.table(log, 5)}
+    assert len(found) == race.num_tokens(log) and found[4] == rows["flops"]["so_far"][2]
+
+
+def test_a_lane_is_predicted_to_cost_what_its_run_is() -> None:
+    log = both(prompt_len=100)  # in one piece
+    for cache in ("none", "full"):
+        run = race.shown(log, cache)
+        flops = race.so_far(race.token_costs(run), race.num_tokens(log)).flops
+        settings, prompt_len = run.started.settings, run.started.prompt_columns
+        assert flops == growth.lane_flops(
+            run.started.spec, settings.dtype, prompt_len, settings.new_tokens, cache
+        )
+
+
+def test_times_are_taken_at_halves_of_a_run() -> None:
+    run = race.shown(both(new_tokens=64), "full")
+    found = race.times_at(run)
+    assert [n for n, _ in found] == [1, 2, 4, 8, 16, 32, 64]
+    seconds = [s for _, s in found]
+    assert seconds == sorted(seconds) and seconds[-1] == race.total_ns(run) / 1e9
+
+
+def sample(first_query: int, *rows: tuple[float, ...]) -> AttentionSample:
+    return AttentionSample(
+        step=0, sequence=0, layer=3, query_head=1, first_query=first_query, weights=rows
+    )
+
+
+def test_the_same_row_of_two_attention_panels_is_level() -> None:
+    second, third, fourth = (0.5, 0.5, 0.0), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)
+    grown = [(*second, 0.0), (*third, 0.0), fourth]
+    looked = {
+        "none": [sample(1, second, third), sample(1, *grown)],
+        "full": [sample(2, third), sample(3, fourth)],
+    }
+    events = staged(("full", 20), ("none", 100))
+    for member, (cache, samples) in enumerate(looked.items(), 2):
+        lane = MemberStarted(member=member, label={"cache": cache}, repeat=0, purpose="look")
+        run = with_samples(cache, samples)
+        events[-1:-1] = [lane, *(MemberEvent(member, event) for event in run)]
+    rows = race.attention_rows(log_of(events))
+    assert (rows.layer, rows.query_head, rows.first_query) == (3, 1, 1)
+    assert (rows.num_queries, rows.num_keys) == (2, 3)
+    without, with_it = rows.panels[:2], rows.panels[2:]
+    assert without[0] == [list(second), list(third), [None]]
+    assert without[1] == [list(row) for row in grown]
+    assert with_it[0] == [[None] * 4, list(third), [None] * 4]
+    assert with_it[1] == [[None] * 4, [None] * 4, list(fourth)]
+    assert race.attention_rows(both()) is None
+
+
+def with_samples(cache: str, samples: list[AttentionSample]) -> list[object]:
+    """A run's records with samples behind its first step."""
+    events = [*producer.events((300,), 2, cache=cache, piece=300, step_ms=1, sampled=False)]
+    at = next(i for i, event in enumerate(events) if isinstance(event, StepFinished)) + 1
+    return [*events[:at], *samples, *events[at:]]
+
+
+def test_a_byte_of_128_is_a_key_that_moved_by_its_own_length_and_12_a_doubling() -> None:
+    changed = PrefixChanged(
+        before="a", after="b", num_rows=2, num_layers=2, changes=bytes((128, 116, 140, 0))
+    )
+    assert race.moved(changed) == [[1.0, 0.5], [2.0, 0.0]]

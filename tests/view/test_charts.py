@@ -9,6 +9,7 @@ from plotly.graph_objects import Figure
 from viz_engine.paths import ASSETS
 from viz_engine.view import charts
 from viz_engine.view.memory import charts as memory_charts
+from viz_engine.view.theme import palette
 
 CSS = (ASSETS / "css" / "live_view.css").read_text("utf-8")
 NAMES = {"k": "k", "v": "v", "new": "new", "decode": "dec", "read": "read", "prefill": "pre"}
@@ -18,7 +19,7 @@ NAMES = {"k": "k", "v": "v", "new": "new", "decode": "dec", "read": "read", "pre
 def test_charts_have_the_colours_of_the_live_view(theme: str) -> None:
     block = CSS.partition(f'.kv[data-theme="{theme}"] {{')[2].partition("}")[0]
     named = dict(re.findall(r"--(\w+): (#[0-9a-f]+);", block))
-    colours = charts.palette(theme)
+    colours = palette(theme)
     assert {name: getattr(colours, name) for name in (*NAMES, "bad")} == {
         **{name: named[css] for name, css in NAMES.items()},
         "bad": named["bad"],
@@ -34,7 +35,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_every_colour_stands_out_from_the_background(theme: str) -> None:
-    colours = charts.palette(theme)
+    colours = palette(theme)
     behind = luminance(colours.background)
     for field in fields(colours):
         if field.name in ("background", "card", "line", "track", "decode"):
@@ -55,7 +56,7 @@ def test_ticks_of_bytes_are_binary_and_say_so() -> None:
 
 
 def test_a_change_of_layout_keeps_the_rest() -> None:
-    colours = charts.palette("dark")
+    colours = palette("dark")
     made = charts.layout(colours, height=200, xaxis={"title": {"text": "tokens"}}, barmode="stack")
     assert made["xaxis"]["title"]["text"] == "tokens"
     assert made["xaxis"]["title"]["font"]["color"] == colours.muted
@@ -112,5 +113,5 @@ def test_the_ceiling_of_curves_says_whether_the_choice_fits() -> None:
         made = memory_charts.byte_curves(
             [curve], x_title="", ceiling=("usable", GIB, fits), here=("chosen", 1), theme="dark"
         )
-        assert made.layout.shapes[0].line.color == getattr(charts.palette("dark"), colour)
+        assert made.layout.shapes[0].line.color == getattr(palette("dark"), colour)
         assert made.layout.annotations[1].yanchor == "top"

@@ -14,6 +14,7 @@ from viz_engine.text import t
 from viz_engine.view import markup
 from viz_engine.view.latency import charts
 from viz_engine.view.latency import words as latency_words
+from viz_engine.view.latency.roofline import roofline_chart
 
 
 @pytest.fixture(params=["en", "zh"])
@@ -34,7 +35,7 @@ def test_every_figure_is_drawn(say, theme) -> None:
         charts.itl_chart(itl, say, theme),
         charts.split_chart(itl, say, theme),
         charts.batch_chart(batch, found, say, theme),
-        charts.roofline_chart([ttft, itl, batch], CEILINGS, "float32", say, theme),
+        roofline_chart([ttft, itl, batch], CEILINGS, "float32", say, theme),
     ]
     for figure in figures:
         assert len(figure.data) >= 2 and figure.layout.xaxis.title.text
@@ -194,7 +195,7 @@ def test_verdicts_are_notices(say) -> None:
 def test_the_roof_that_holds_is_the_solid_line_and_the_others_are_dashed(say) -> None:
     ceilings = made_ceilings(2e10, {"float32": 1e11, "bfloat16": 1e10})
     for roof, other in (("float32", "bfloat16"), ("bfloat16", "float32")):
-        figure = charts.roofline_chart([result(TTFT)], ceilings, roof, say, None)
+        figure = roofline_chart([result(TTFT)], ceilings, roof, say, None)
         lines = {trace.name.partition(":")[0].partition("：")[0]: trace for trace in figure.data}
         assert (lines[roof].line.dash, lines[other].line.dash) == ("solid", "dash")
         (ridge,) = figure.layout.shapes

@@ -11,9 +11,10 @@ from viz_engine.memory import estimate
 from viz_engine.model import config
 from viz_engine.numbers import bytes_text
 from viz_engine.text import LANGUAGES, UserError, t
-from viz_engine.view import charts, markup
+from viz_engine.view import markup
 from viz_engine.view.memory import frames as memory_frames
 from viz_engine.view.memory import mount, words
+from viz_engine.view.theme import palette
 
 GIB = 2**30
 
@@ -122,8 +123,8 @@ def test_a_total_that_lacks_a_part_is_more_than_what_is_shown() -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_part_of_a_bar_stands_out_by_its_colour_alone(theme: str) -> None:
-    palette = charts.palette(theme)
-    marks = [(getattr(palette, colour), mark) for colour, mark in memory_frames.PARTS.values()]
+    colours = palette(theme)
+    marks = [(getattr(colours, colour), mark) for colour, mark in memory_frames.PARTS.values()]
     assert len(set(marks)) == len(memory_frames.PARTS)
     shapes = {mark for _, mark in marks}
     assert len(shapes) >= len(memory_frames.PARTS) - 1  # weights and K are plain and lie apart

@@ -1,4 +1,4 @@
-"""ExperimentLog -> what the race page says: lanes aligned by token, work and time, ratio, growth.
+"""ExperimentLog -> what the race page says: lanes aligned by token, work and time, ratio.
 
 Pure functions. Everything is per emitted token: token k without a cache stands beside token k with
 it, whatever their step numbers are. The cost of token 1 is that of the whole prompt; each later
@@ -11,14 +11,13 @@ print(race.table(ExperimentLog.read(open('race.jsonl','rb').read()), 8))"`
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from viz_engine.model.spec import ModelSpec
-from viz_engine.run import cost, metrics
+from viz_engine.run import metrics
 from viz_engine.run.events import StepFinished, Telemetry
-from viz_engine.run.experiment import ExperimentLog
+from viz_engine.run.experiment import ExperimentLog, PrefixChanged
 from viz_engine.run.log import RunLog
 from viz_engine.run.race import LANES
 from viz_engine.text import Message
@@ -253,83 +252,78 @@ def missing(race: ExperimentLog) -> list[Message]:
     return short
 
 
-# ---- how the work grows --------------------------------------------------------------------------
+# ---- what the panels show ------------------------------------------------------------------------
+
+
+def flop_ratios(race: ExperimentLog) -> list[float | None]:
+    """FLOPs without a cache / with it, of all tokens to each: predicted."""
+    costs = [token_costs(log) if (log := shown(race, cache)) else [] for cache in CACHES]
+    return [ratio(*(so_far(one, k).flops for one in costs)) for k in range(1, num_tokens(race) + 1)]
+
+
+def times_at(log: RunLog) -> list[tuple[int, float]]:
+    """(tokens, seconds to the last of them) of a run: about eight points."""
+    steps = metrics.token_steps(log)
+    wanted = sorted({max(1, round(len(steps) / 2**i)) for i in range(8)})
+    start = log.started.accepted_ns
+    return [(n, (steps[n - 1].end_ns - start) / 1e9) for n in wanted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """FLOPs of writing `num_tokens` tokens in all after a prompt of one token: predicted."""
+class AttentionRows:
+    """The attention weights of one head at steps n and n + 1, without a cache and with it."""
 
-    num_tokens: int
-    linear: int
-    attention: int
-
-    @property
-    def flops(self) -> int:
-        return self.linear + self.attention
-
-
-def lengths(window: int | None) -> list[int]:
-    """At least six lengths between 64 and the window, doubling."""
-    most = min(window or 8192, 131072)
-    found = [64]
-    while found[-1] * 2 <= most:
-        found.append(found[-1] * 2)
-    while len(found) < 6:  # a small window: halfway between neighbours
-        at = max(range(len(found)), key=lambda i: found[i] / (found[i - 1] if i else 32))
-        found.insert(at, (found[at] + (found[at - 1] if at else 32)) // 2)
-    return found
+    layer: int
+    query_head: int
+    first_query: int  # of the rows of every panel
+    panels: tuple[list[list[float | None]], ...]  # n, n + 1 without; n, n + 1 with; level rows
+    num_queries: int  # that step n computes without a cache
+    num_keys: int  # that its last query sees
+    texts: tuple[str, ...]  # of the positions
 
 
-def growth(spec: ModelSpec, lengths: Sequence[int], *, cached: bool) -> list[Growth]:
-    """The FLOPs of the steps that feed 1 to n columns, for each n of `lengths`: the formulas of
-    `cost.py` are linear in tokens and in pairs, so both are summed first. Raises ValueError for a
-    type without a formula."""
-    found = []
-    for n in lengths:
-        columns = n * (n + 1) // 2
-        linear = cost.linear_flops(spec, num_tokens=n if cached else columns, num_logit_rows=n)
-        attention = sum(
-            flops * (cost.num_pairs(n, window) if cached else n * (n + 1) * (2 * n + 1) // 6)
-            for flops, window in cost.pair_flops(spec)
-        )
-        found.append(Growth(num_tokens=n, linear=linear, attention=attention))
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrowthLaw:
-    """`a * n**p + b * n**(p + 1)`: the leading terms of `growth`, p = 2 without a cache, 1 with."""
-
-    a: float
-    b: float
-    power: int
-
-    @property
-    def crossing(self) -> float:
-        """Tokens from which on attention is the larger part."""
-        return self.a / self.b
-
-
-def growth_law(spec: ModelSpec, *, cached: bool) -> GrowthLaw:
-    """With W weights in the layers' matrices, H in the output matrix, A = 4 x layers x query width:
-    without a cache `sum of (2 W t + 2 H + A t^2)` leads with `W n^2 + (A / 3) n^3`; with one
-    `sum of (2 (W + H) + A t)` with `2 (W + H) n + (A / 2) n^2`. Raises ValueError for a type
-    without a formula, and with windows, whose part of attention grows as the linear layers do."""
-    if any(window for _, window in cost.pair_flops(spec)):
-        raise ValueError("no law of two terms for layers with a window")
-    per_query = sum(flops for flops, _ in cost.pair_flops(spec))
-    layers = cost.matmul_weights(spec)
-    if cached:
-        return GrowthLaw(a=2 * (layers + cost.head_weights(spec)), b=per_query / 2, power=1)
-    return GrowthLaw(a=layers, b=per_query / 3, power=2)
-
-
-def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Slope of the least-squares line through the logarithms."""
-    log_x, log_y = [math.log(x) for x in xs], [math.log(y) for y in ys]
-    mean_x, mean_y = sum(log_x) / len(xs), sum(log_y) / len(ys)
-    pairs = zip(log_x, log_y, strict=True)
-    return sum((x - mean_x) * (y - mean_y) for x, y in pairs) / sum(
-        (x - mean_x) ** 2 for x in log_x
+def attention_rows(race: ExperimentLog) -> AttentionRows | None:
+    """What was looked at in both lanes; None where one of them lacks it."""
+    looks = {cache: race.runs({"cache": cache}, "look") for cache in CACHES}
+    samples = {
+        cache: [event for event in runs[0] if event.kind == "attention_sample"] if runs else []
+        for cache, runs in looks.items()
+    }
+    if any(len(found) < 2 for found in samples.values()):
+        return None
+    before, after = samples["none"][:2]
+    rows = [list(sample.weights[0]) for sample in samples["full"][:2]]
+    first = before.first_query
+    height = len(after.weights) + after.first_query - first
+    log = looks["none"][0]
+    written = (text for step in log.steps for text in step.token_texts[0])
+    return AttentionRows(
+        layer=before.layer,
+        query_head=before.query_head,
+        first_query=first,
+        panels=(
+            _level(before.weights, 0, height),
+            _level(after.weights, after.first_query - first, height),
+            _level(rows[:1], height - 2, height, width=len(rows[1])),
+            _level(rows[1:], height - 1, height, width=len(rows[1])),
+        ),
+        num_queries=len(before.weights),
+        num_keys=len(rows[0]),
+        texts=(*log.started.prompt_texts[0], *written),
     )
+
+
+def _level(
+    rows: Sequence[Sequence[float]], above: int, height: int, width: int = 1
+) -> list[list[float | None]]:
+    """Rows with empty ones above and below, so that the same row of two pictures is level."""
+    made = [[None] * width] * above + [list(row) for row in rows]
+    return made + [[None] * width] * (height - len(made))
+
+
+def moved(changed: PrefixChanged) -> list[list[float]]:
+    """How far the key of each row moved in each layer, as a share of its length: the byte 128 is
+    1, twelve are a doubling, 0 is not at all."""
+    shares = [2.0 ** ((level - 128) / 12) if level else 0.0 for level in changed.changes]
+    width = changed.num_layers
+    return [shares[i * width : (i + 1) * width] for i in range(changed.num_rows)]

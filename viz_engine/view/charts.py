@@ -15,68 +15,15 @@ import streamlit as st
 from plotly.graph_objects import Figure
 
 from viz_engine.numbers import BINARY, bytes_text, grouped, short_count, three
+from viz_engine.view.theme import FONT, Palette, palette
 
-# ---- shared: theme, layout, export, axes ---------------------------------------------------------
-
-FONT = '"Source Sans", "Source Sans Pro", "Noto Sans CJK SC", "PingFang SC", sans-serif'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Palette:
-    """One theme's colours, those of assets/css/live_view.css with its mixes worked out."""
-
-    background: str
-    card: str
-    text: str
-    muted: str
-    line: str
-    track: str
-    k: str
-    v: str
-    new: str
-    decode: str
-    read: str
-    prefill: str
-    bad: str
+# ---- layout, export, axes ------------------------------------------------------------------------
 
 
-PALETTES = {
-    "dark": Palette(
-        background="#0e1117",
-        card="#161a23",
-        text="#e9ecf3",
-        muted="#868c9b",
-        line="#292e39",
-        track="#1f232c",
-        k="#6ea8fe",
-        v="#f2a65a",
-        new="#3ddc97",
-        decode="#2f8f6b",
-        read="#ffd166",
-        prefill="#b18cff",
-        bad="#ff8f8f",
-    ),
-    "light": Palette(
-        background="#fbfbfd",
-        card="#fefefe",
-        text="#171a21",
-        muted="#5f6779",
-        line="#e1e3ea",
-        track="#ecedf2",
-        k="#1f5fd6",
-        v="#b85c00",
-        new="#00845a",
-        decode="#6fbf9f",
-        read="#b07a00",
-        prefill="#6b3fd4",
-        bad="#b3261e",
-    ),
-}
-
-
-def palette(theme: str | None) -> Palette:
-    """Colours of `dark` or `light` (`st.context.theme.type`); anything else is light."""
-    return PALETTES.get(theme or "light", PALETTES["light"])
+def faded(colour: str, share: float) -> str:
+    """A colour `#rrggbb` with an opacity."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{share})"
 
 
 def layout(colours: Palette, *, height: int, **changes: object) -> dict[str, object]:
@@ -197,13 +144,16 @@ class Series:
     y: Sequence[float]
     colour: str  # a field of Palette
     line: str = ""  # solid, dash, dot; empty: no line
+    width: float = 2
     marker: str = "circle"  # of Plotly's symbols; empty: none
     size: int = 9
     opacity: float = 1.0
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     hover: Sequence[str] | None = None
-    legend: bool = True
+    template: str = ""  # in place of `hover`: Plotly's own, of the numbers in `data` too
+    data: Sequence[float] | None = None
+    fill: float = 0  # opacity of the area inside the line, which then has no hover
     right: bool = False  # on the second axis
 
 
@@ -216,12 +166,13 @@ class Axis:
     ticks: Sequence[float] | None = None
     texts: Sequence[str] | None = None
     range: tuple[float, float] | None = None
-    suffix: str = ""
+    decades: int = 1  # from tick to tick of a logarithmic axis
+    exponent: str = "none"  # of Plotly's formats of large numbers: power
 
     def made(self) -> dict[str, object]:
         found: dict[str, object] = {"title": {"text": self.title}, "separatethousands": True}
         if self.log:
-            found |= {"type": "log", "dtick": 1, "exponentformat": "none"}
+            found |= {"type": "log", "dtick": self.decades, "exponentformat": self.exponent}
         if self.ticks is not None:
             texts = self.texts or [grouped(tick) for tick in self.ticks]
             found |= {"tickmode": "array", "tickvals": list(self.ticks), "ticktext": list(texts)}
@@ -230,16 +181,29 @@ class Axis:
             found["range"] = ends
         else:
             found |= {} if self.log else {"rangemode": "tozero"}
-        if self.suffix:
-            found["ticksuffix"] = self.suffix
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A vertical line at a value, with its words."""
+    """A vertical line at a value, with its words: at the top, or `y` of the height above the foot,
+    where curves may run through them."""
 
     x: float
+    text: str = ""
+    colour: str = "muted"
+    width: float = 1.2
+    line: str = "dot"
+    y: float | None = None
+    side: str = "left"  # of the line, where the words stand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A range of values over the whole width, its words on its upper edge at the right."""
+
+    low: float
+    high: float
     text: str
     colour: str = "muted"
 
@@ -252,37 +216,78 @@ def xy(
     theme: str | None,
     right: Axis | None = None,
     marks: Sequence[Mark] = (),
+    bands: Sequence[Band] = (),
     height: int = 400,
+    top: int = 28,
+    hovermode: str = "closest",
 ) -> Figure:
-    """Points and lines over one another: all raw values stay visible behind their medians."""
+    """Points and lines over one another: all raw values stay visible behind their medians. `top`
+    is the room for the legend."""
     colours = palette(theme)
-    changes: dict[str, object] = {"xaxis": x.made(), "yaxis": y.made(), "hovermode": "closest"}
-    changes["separators"] = ".\u202f"
+    axes = {"xaxis": x.made(), "yaxis": y.made()}
     if right is not None:
-        side = {"overlaying": "y", "side": "right", "showgrid": False, "automargin": True}
-        side["tickmode"] = "auto"  # Plotly would take the left axis's places
-        muted = {"color": colours.muted}
-        title = {"text": right.title, "font": muted | {"size": 12}, "standoff": 8}
-        changes["yaxis2"] = right.made() | side | {"title": title, "tickfont": muted}
-    shapes, notes = [], []
-    for i, mark in enumerate(marks):
-        colour = getattr(colours, mark.colour)
-        at = {"type": "line", "x0": mark.x, "x1": mark.x, "yref": "paper", "y0": 0, "y1": 1}
-        shapes.append(at | {"line": {"color": colour, "width": 1.2, "dash": "dot"}})
-        notes.append(
-            {
-                "x": math.log10(mark.x) if x.log else mark.x,
-                "y": 0.98 - 0.08 * i,
-                "yref": "paper",
-                "text": mark.text,
-                "showarrow": False,
-                "xanchor": "right",
-                "font": {"size": 12, "color": colour},
-                "bgcolor": colours.background,
-            }
-        )
-    made = layout(colours, height=height, shapes=shapes, annotations=notes, **changes)
+        axes["yaxis2"] = _right(right, colours)
+    drawn_bands = [_band(one, y.log, colours) for one in bands]
+    drawn_marks = [_mark(one, i, x.log, colours) for i, one in enumerate(marks)]
+    made = layout(
+        colours,
+        height=height,
+        shapes=[shape for shape, _ in (*drawn_bands, *drawn_marks)],
+        annotations=[words for _, words in (*drawn_bands, *drawn_marks) if words["text"]],
+        hovermode=hovermode,
+        separators=".\u202f",
+        margin={"t": top},
+        **axes,
+    )
     return Figure({"data": [_trace(one, colours) for one in series], "layout": made})
+
+
+def _right(axis: Axis, colours: Palette) -> dict[str, object]:
+    """The second axis."""
+    side = {"overlaying": "y", "side": "right", "showgrid": False, "automargin": True}
+    if not axis.log:
+        side["tickmode"] = "auto"  # Plotly would take the left axis's places
+    muted = {"color": colours.muted}
+    title = {"text": axis.title, "font": muted | {"size": 12}, "standoff": 8}
+    return axis.made() | side | {"title": title, "tickfont": muted}
+
+
+def _band(one: Band, log: bool, colours: Palette) -> tuple[dict[str, object], dict[str, object]]:
+    """A band's shape and its words."""
+    colour = getattr(colours, one.colour)
+    shape = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": one.low, "y1": one.high}
+    words = {
+        "xref": "paper",
+        "x": 1,
+        "xanchor": "right",
+        "y": math.log10(one.high) if log else one.high,
+        "yanchor": "bottom",
+        "showarrow": False,
+        "text": one.text,
+        "font": {"color": colour, "size": 11},
+    }
+    return shape | {"fillcolor": faded(colour, 0.16), "line": {"width": 0}}, words
+
+
+def _mark(
+    one: Mark, i: int, log: bool, colours: Palette
+) -> tuple[dict[str, object], dict[str, object]]:
+    """A mark's line and its words; those at the top stand below one another."""
+    colour = getattr(colours, one.colour)
+    line = {"color": colour, "width": one.width, "dash": one.line}
+    at = {"type": "line", "x0": one.x, "x1": one.x, "yref": "paper", "y0": 0, "y1": 1}
+    words = {
+        "x": math.log10(one.x) if log else one.x,
+        "y": 0.98 - 0.08 * i if one.y is None else one.y,
+        "yref": "paper",
+        "text": one.text,
+        "showarrow": False,
+        "xanchor": "right" if one.side == "left" else "left",
+        "font": {"size": 12 if one.y is None else 11, "color": colour},
+    }
+    if one.y is None:
+        words["bgcolor"] = colours.background
+    return at | {"line": line}, words
 
 
 def _trace(one: Series, colours: Palette) -> dict[str, object]:
@@ -295,11 +300,12 @@ def _trace(one: Series, colours: Palette) -> dict[str, object]:
         "y": list(one.y),
         "mode": mode,
         "opacity": one.opacity,
-        "showlegend": one.legend,
+        "showlegend": True,
         "marker": {"color": colour, "size": one.size, "symbol": one.marker or "circle"},
-        "line": {"color": colour, "width": 2, "dash": one.line or "solid"},
-        "hovertemplate": "%{text}<extra></extra>" if one.hover else None,
+        "line": {"color": colour, "width": one.width, "dash": one.line or "solid"},
+        "hovertemplate": "%{text}<extra></extra>" if one.hover else one.template or None,
         "text": list(one.hover) if one.hover else None,
+        "customdata": None if one.data is None else list(one.data),
     }
     if one.marker.endswith("open"):
         trace["marker"] |= {"line": {"width": 1.6, "color": colour}}
@@ -313,6 +319,9 @@ def _trace(one: Series, colours: Palette) -> dict[str, object]:
             "thickness": 1.4,
             "width": 5,
         }
+    if one.fill:
+        fill = {"fill": "toself", "fillcolor": faded(colour, one.fill), "hoverinfo": "skip"}
+        trace |= fill
     if one.right:
         trace["yaxis"] = "y2"
     return {name: value for name, value in trace.items() if value is not None}
@@ -373,44 +382,3 @@ def stacks(
         separators=".\u202f",
     )
     return Figure({"data": traces, "layout": made})
-
-
-def roofline(
-    dots: Sequence[Series],
-    *,
-    bandwidth: float,
-    roofs: Mapping[str, float],
-    top: float,
-    names: Mapping[str, str],
-    theme: str | None,
-    height: int = 460,
-) -> Figure:
-    """FLOP/s over FLOPs a byte, both logarithmic: the slope is the bandwidth, each flat roof a
-    rate: `top`, under which the dots stand, drawn whole, the others dashed. `names` says axes and
-    slope in the page's language."""
-    xs = [value for one in dots for value in one.x] or [1.0]
-    ridge = top / bandwidth
-    left, right = min(*xs, ridge) / 3, max(*xs, ridge) * 4
-    lines = []
-    for name, rate in sorted(roofs.items(), key=lambda roof: -roof[1]):
-        corner = rate / bandwidth
-        lines.append(
-            Series(
-                name=name,
-                x=[left, corner, right],
-                y=[left * bandwidth / 1e9, rate / 1e9, rate / 1e9],
-                colour="text" if rate == top else "muted",
-                line="solid" if rate == top else "dash",
-                marker="",
-            )
-        )
-    ys = [value for one in dots for value in one.y] or [1.0]
-    high, low = max(*roofs.values(), 1) / 1e9 * 2.5, min(*ys, left * bandwidth / 1e9)
-    return xy(
-        [*lines, *dots],
-        x=Axis(title=names["x"], log=True, range=(left, right)),
-        y=Axis(title=names["y"], log=True, range=(low / 1.5, high)),
-        theme=theme,
-        marks=[Mark(x=ridge, text=names["ridge"])],
-        height=height,
-    )

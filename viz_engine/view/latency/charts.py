@@ -12,8 +12,7 @@ from viz_engine.analysis import diagnose, latency
 from viz_engine.analysis.diagnose import Diagnosis
 from viz_engine.analysis.latency import Turn
 from viz_engine.analysis.points import Point, Spread, points_of
-from viz_engine.numbers import amount, giga, grouped, ms, share
-from viz_engine.run.ceilings import Ceilings
+from viz_engine.numbers import amount, grouped, ms
 from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.log import RunLog
 from viz_engine.text import Say
@@ -267,69 +266,9 @@ def batch_chart(
     return charts.xy(
         series,
         x=Axis(title=say("lat.axis.batch"), log=True, ticks=values),
-        y=Axis(title=say("lat.axis.times"), log=True, ticks=(1, 2, 4, 8, 16, 32), suffix=""),
+        y=Axis(title=say("lat.axis.times"), log=True, ticks=(1, 2, 4, 8, 16, 32)),
         theme=theme,
         marks=marks,
-    )
-
-
-def roofline_chart(
-    results: Sequence[ExperimentLog], ceilings: Ceilings, roof: str, say: Say, theme: str | None
-) -> charts.Figure:
-    """Every kind of step of all sweeps as a dot, batches above 1 hollow. `roof`: the number format
-    whose rate all of them stand under; the other rates are drawn as lines that hold for none."""
-    found = [(dot, result) for result in results for dot in latency.dots(result)]
-    series = []
-    for phase, colour, marker in (("prefill", "prefill", "circle"), ("decode", "k", "diamond")):
-        mine = [dot for dot, _ in found if dot.phase == phase]
-        for first, chosen in ((True, [d for d in mine if d.batch == 1]), (False, [])):
-            if not first:
-                chosen = [dot for dot in mine if dot.batch > 1]
-            if not chosen:
-                continue
-            name = say(f"lat.{phase}_dots" if first else f"lat.{phase}_batch_dots")
-            series.append(
-                Series(
-                    name=name,
-                    x=[dot.intensity for dot in chosen],
-                    y=[dot.flops_per_s / 1e9 for dot in chosen],
-                    colour=colour,
-                    marker=marker if first else f"{marker}-open",
-                    size=9 if first else 11,
-                    opacity=0.9,
-                    hover=[
-                        say(
-                            f"lat.hover.{phase}_dot",
-                            batch=dot.batch,
-                            columns=grouped(dot.columns),
-                            new=dot.num_new,
-                            intensity=f"{dot.intensity:.1f}",
-                            rate=giga(dot.flops_per_s),
-                            bandwidth=giga(dot.bytes_per_s),
-                            mfu=share(dot.mfu),
-                            mbu=share(dot.mbu),
-                            ms=ms(dot.seconds),
-                            num=dot.num,
-                        )
-                        for dot in chosen
-                    ],
-                )
-            )
-    roofs = {
-        say("lat.roof" if dtype == roof else "lat.other_roof", dtype=dtype, rate=giga(one.per_s)): (
-            one.per_s
-        )
-        for dtype, one in ceilings.flops.items()
-    }
-    top = ceilings.flops[roof].per_s
-    ridge = f"{top / ceilings.bandwidth.per_s:.1f}"
-    names = {
-        "x": say("lat.axis.intensity"),
-        "y": say("lat.axis.flops"),
-        "ridge": say("lat.ridge", ridge=ridge),
-    }
-    return charts.roofline(
-        series, bandwidth=ceilings.bandwidth.per_s, roofs=roofs, top=top, names=names, theme=theme
     )
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from plotly.graph_objects import Figure
 
 from viz_engine.numbers import bytes_text
-from viz_engine.view.charts import byte_axis, count_axis, drawn, layout, palette
+from viz_engine.view.charts import byte_axis, count_axis, drawn, layout
+from viz_engine.view.theme import palette
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

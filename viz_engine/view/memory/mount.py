@@ -18,9 +18,10 @@ import streamlit as st
 from viz_engine.memory.estimate import Choice
 from viz_engine.numbers import grouped
 from viz_engine.text import Say
-from viz_engine.view import charts, components
+from viz_engine.view import components
 from viz_engine.view.memory import frames as memory_frames
 from viz_engine.view.memory.frames import AXES, Bar, Frame
+from viz_engine.view.theme import FONT, palette
 
 # Each file imports only from those before it.
 MODULES = ("elements", "frames", "bars", "memory_view")
@@ -109,7 +110,7 @@ def show(
     """Mount the view. `keys` name the frames ahead of this one; None where there are none, because
     `shown` is not of what is chosen. `at` is the stop of each slider, `moves` the last move of the
     browser that this answers; the state `place` says the next one to `on_move`."""
-    colours = charts.palette(theme)
+    colours = palette(theme)
     data = {
         "frame": shown,
         "pinned": list(pinned),
@@ -141,7 +142,7 @@ def show(
             "fits": colours.new,
             "over": colours.bad,
         },
-        "font": charts.FONT,
+        "font": FONT,
     }
     _component()(key=key, data=data, on_place_change=on_move)
 
