@@ -19,6 +19,7 @@ from tests.support.specs import spec
 from viz_engine.analysis import growth, race
 from viz_engine.engine import generate, race_runs
 from viz_engine.engine.load import Loaded
+from viz_engine.model import config, files
 from viz_engine.run import command, cost, metrics
 from viz_engine.run.codec import to_line
 from viz_engine.run.events import AttentionSample, RunSettings, StepFinished, Telemetry
@@ -282,6 +283,28 @@ def test_the_law_is_the_leading_part_of_the_sum(cached: bool) -> None:
 def test_six_lengths_are_found_in_a_small_window_too() -> None:
     assert len(growth.lengths(100)) == 6 and max(growth.lengths(100)) <= 100
     assert growth.lengths(None)[-1] == 8192
+
+
+WINDOWED = {"model_type": "mistral", "sliding_window": 8}
+LATENT = {"model_type": "minicpm3", "kv_lora_rank": 32, "q_lora_rank": 16, "qk_rope_head_dim": 8}
+LATENT |= {"qk_nope_head_dim": 16, "v_head_dim": 16}
+
+
+@pytest.mark.parametrize("changes", [WINDOWED, LATENT])
+@pytest.mark.parametrize("cached", [False, True])
+def test_with_windows_and_latent_rows_the_work_is_the_sum_of_its_steps(
+    changes: dict, cached: bool
+) -> None:
+    spec = config.read(files.DEFAULT_CONFIG | changes).spec()
+    given = {"batch": 1, "prompt_columns": 1, "cached": cached, "chunk_len": 0}
+    steps = [
+        cost.step(spec, "bfloat16", num_new=1 if cached else n, num_columns=n, **given)
+        for n in range(1, 31)
+    ]
+    [grown] = race.growth(spec, [30], cached=cached)
+    assert grown.flops == sum(step.flops for step in steps)
+    with pytest.raises(ValueError, match="no law"):
+        race.growth_law(spec, cached=cached)
 
 
 def test_growth_is_what_a_run_of_that_length_is_predicted_to_cost() -> None:

@@ -109,6 +109,19 @@ def test_counted_equals_predicted_for_types_that_a_config_describes(
     assert (steps[0].weight_bytes_read is None) == (model_type in MIXTURES)
 
 
+@pytest.mark.parametrize("model_type", ["minicpm3", "deepseek_v3"])
+def test_latent_rows_are_counted_and_predicted_as_they_are_read_unfolded(
+    model_type: str, tmp_path: Path
+) -> None:
+    # What is unfolded is no slab's: test_architectures has an observer that sees it.
+    loaded = architectures.load(architectures.build(model_type), tmp_path)
+    settings = architectures.settings_of(3, chunk_len=architectures.PIECE, new_tokens=6)
+    for step, tally, predicted in tallied(loaded, settings, Tally(loaded.model)):
+        assert all(getattr(step, kind) == getattr(predicted, kind) for kind in KINDS)
+        assert step.kv_bytes_written == tally.kv_bytes_written
+        assert step.weight_bytes_read in (None, tally.weight_bytes_read)
+
+
 @settings_of_hypothesis(max_examples=40, deadline=None)
 @given(
     window=st.none() | st.integers(2, 700),

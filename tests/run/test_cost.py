@@ -63,7 +63,8 @@ def test_flops_equal_torchs_counter_at_every_step(
 
 
 @pytest.mark.parametrize(
-    "model_type", ["gpt2", "opt", "phi3", "gemma2", "cohere2", "mixtral", "qwen2_moe", "gpt_oss"]
+    "model_type",
+    ["gpt2", "phi3", "gemma2", "cohere2", "minicpm3", "deepseek_v3", "qwen2_moe", "gpt_oss"],
 )
 @pytest.mark.parametrize("cache", ["full", "none"])
 def test_flops_equal_torchs_counter_for_types_that_a_config_describes(

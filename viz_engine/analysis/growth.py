@@ -44,6 +44,7 @@ def grown(spec: ModelSpec, lengths: Sequence[int], *, cached: bool) -> list[Grow
     for n in lengths:
         columns = n * (n + 1) // 2
         linear = cost.linear_flops(spec, num_tokens=n if cached else columns, num_logit_rows=n)
+        linear += cost.unfold_flops(spec, columns - n) if cached else 0
         attention = sum(
             flops * (cost.num_pairs(n, window) if cached else n * (n + 1) * (2 * n + 1) // 6)
             for flops, window in cost.pair_flops(spec)
@@ -70,9 +71,10 @@ def law(spec: ModelSpec, *, cached: bool) -> Law:
     """With W weights in the layers' matrices, H in the output matrix, A = 4 x layers x query width:
     without a cache `sum of (2 W t + 2 H + A t^2)` leads with `W n^2 + (A / 3) n^3`; with one
     `sum of (2 (W + H) + A t)` with `2 (W + H) n + (A / 2) n^2`. Raises ValueError for a type
-    without a formula, and with windows, whose part of attention grows as the linear layers do."""
-    if any(window for _, window in cost.pair_flops(spec)):
-        raise ValueError("no law of two terms for layers with a window")
+    without a formula, with windows, whose attention grows as the linear layers do, and with latent
+    rows, whose linear layers grow as attention does."""
+    if any(window for _, window in cost.pair_flops(spec)) or cost.unfold_flops(spec, 1):
+        raise ValueError("no law of two terms for windows and latent rows")
     per_query = sum(flops for flops, _ in cost.pair_flops(spec))
     layers = cost.matmul_weights(spec)
     if cached:

@@ -211,6 +211,7 @@ def cross_columns(spec: ModelSpec, chunk_len: int) -> int:
     def over(columns: int) -> bool:
         pieces = prefill_pieces(columns, chunk_len)
         linear = cost.linear_flops(spec, num_tokens=columns, num_logit_rows=len(pieces))
+        linear += sum(cost.unfold_flops(spec, stop - new) for new, stop in pieces)
         attention = sum(
             cost.attention_flops(spec, num_queries=new, context_len=stop) for new, stop in pieces
         )
@@ -331,7 +332,7 @@ def overtake(result: ExperimentLog) -> Overtake | None:
         return None
     spec, dtype = started.spec, started.settings.dtype
     try:
-        row = cost.row_bytes(spec, dtype)
+        row = cost.row_read_bytes(spec, dtype)
         here = decode_cost(spec, dtype, columns=1, batch=1)
     except (KeyError, ValueError):
         return None

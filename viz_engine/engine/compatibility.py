@@ -189,7 +189,11 @@ def _formula_problem(
         return described.uncounted
     if described.num_parameters != sum(p.numel() for p in network.parameters()):
         return "held"
-    if described.layers != probed.layers or probed.theirs or not probed.own_attention:
+    # What a latent row unfolds to is not seen in what is kept.
+    kept = [
+        replace(x, expanded_key_elements=0, expanded_value_elements=0) for x in described.layers
+    ]
+    if kept != list(probed.layers) or probed.theirs or not probed.own_attention:
         return "layers"
     if "logits_to_keep" not in probed.arguments:
         return "logits"

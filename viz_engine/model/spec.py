@@ -10,7 +10,7 @@ Try it: `python -c "from viz_engine.model import config; print(config.preset('gp
 import math
 from dataclasses import dataclass
 
-COUNTED_KINDS = ("full", "sliding", "chunked")  # layers whose steps `run/cost.py` can count
+COUNTED_KINDS = ("full", "sliding", "chunked", "latent")  # layers whose steps `run/cost.py` counts
 CHOOSERS = ("mlp.router", "mlp.shared_gate")  # small matrices that weigh experts
 
 
@@ -46,6 +46,19 @@ class LayerSpec:
     def row_elements(self) -> int:
         """Numbers that one position stores in this layer, K and V together."""
         return self.num_kv_heads * (self.key_dim + self.value_dim)
+
+    @property
+    def read_elements(self) -> int:
+        """Numbers that attention reads of one position: those stored, of a latent row its keys and
+        values for all heads, unfolded."""
+        if self.kind != "latent":
+            return self.row_elements
+        return self.expanded_key_elements + self.expanded_value_elements
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `run/cost.py` counts its steps: rows only, all of which a query reads."""
+        return self.kind in COUNTED_KINDS and not (self.keeps_state or self.index_dim)
 
     @property
     def keeps_state(self) -> bool:
@@ -155,5 +168,4 @@ class ModelSpec:
         (one of a kind whose steps are not counted). None: it does."""
         if self.weights is None or self.num_query_heads is None:
             return "weights"
-        counted = all(x.kind in COUNTED_KINDS and not x.keeps_state for x in self.layers)
-        return None if counted else "layers"
+        return None if all(layer.is_counted for layer in self.layers) else "layers"

@@ -17,6 +17,7 @@ from viz_engine.model.spec import LayerSpec, ModelSpec
 from viz_engine.model.weights import rank_bytes
 
 BLOCK_LEN = 256  # positions reserved together
+UNFOLDING = "attention.kv_b"  # the matrices that unfold latent rows
 SLACK = BLOCK_LEN // 2  # positions that a window has to slide in
 Model = ModelSpec | ModelConfig
 
@@ -99,6 +100,12 @@ def linear_flops(model: Model, *, num_tokens: int, num_logit_rows: int) -> int:
     only for the rows whose logits are asked for. Norms, rotary and softmax are left out, as
     torch's FlopCounterMode does."""
     return 2 * (matmul_weights(model) * num_tokens + head_weights(model) * num_logit_rows)
+
+
+def unfold_flops(model: Model, num_rows: int) -> int:
+    """Of latent layers: keys and values of all heads made anew of `num_rows` earlier rows, which a
+    forward does with each that it reads. (Those of its own tokens are in `linear_flops`.)"""
+    return 2 * num_rows * sum(g.num_weights for g in _described(model) if g.name == UNFOLDING)
 
 
 def pair_flops(model: Model) -> Iterator[tuple[int, int | None]]:
@@ -251,6 +258,11 @@ def row_bytes(spec: ModelSpec, dtype: str) -> int:
     """Bytes of one position of one sequence in all layers:
     `sum over layers of kv_heads x (key_dim + value_dim), x element size`."""
     return spec.row_elements * element_bytes(dtype)
+
+
+def row_read_bytes(spec: ModelSpec, dtype: str) -> int:
+    """Bytes that attention reads of one position of one sequence in all layers."""
+    return sum(layer.read_elements for layer in spec.layers) * element_bytes(dtype)
 
 
 def block_columns(num_columns: int) -> int:
@@ -431,12 +443,13 @@ def step(
             )
         room, copied = slabs[window]
         row = layer.row_elements
-        read += row * (_handed(window, num_new, num_columns) + copied)
+        read += layer.read_elements * _handed(window, num_new, num_columns) + row * copied
         written += row * (num_new + copied)
         live += row * layer.num_kept(num_columns)
         reserved += row * room
     return StepCost(
-        linear_flops=linear_flops(spec, num_tokens=tokens, num_logit_rows=batch),
+        linear_flops=linear_flops(spec, num_tokens=tokens, num_logit_rows=batch)
+        + unfold_flops(spec, batch * (num_columns - num_new)),
         attention_flops=batch * attention_flops(spec, num_queries=num_new, context_len=num_columns),
         weight_bytes_read=None if weights is None else weights * size,
         kv_bytes_read=batch * read * size,
