@@ -301,10 +301,10 @@ def test_with_windows_and_latent_rows_the_work_is_the_sum_of_its_steps(
         cost.step(spec, "bfloat16", num_new=1 if cached else n, num_columns=n, **given)
         for n in range(1, 31)
     ]
-    [grown] = race.growth(spec, [30], cached=cached)
+    [grown] = growth.grown(spec, [30], cached=cached)
     assert grown.flops == sum(step.flops for step in steps)
     with pytest.raises(ValueError, match="no law"):
-        race.growth_law(spec, cached=cached)
+        growth.law(spec, cached=cached)
 
 
 def test_growth_is_what_a_run_of_that_length_is_predicted_to_cost() -> None:
