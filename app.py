@@ -22,6 +22,7 @@ from viz_engine.model import files, tokenizer
 from viz_engine.server import origins, recorded, registry, routes, static_files
 from viz_engine.text import UserError
 from viz_engine.view import components
+from viz_engine.view.live import mount
 
 NICENESS = 10
 # What the first page is made of, by the names of Streamlit's scripts.
@@ -36,7 +37,7 @@ for name in STREAMLITS + OURS:
 def get_ready(runs: registry.Registry) -> None:
     """Read ahead what the first page shows: otherwise the first visitor waits for it."""
     inspect.stack()  # Streamlit's first element does this; it reads about every module, once
-    components.source()
+    components.source(mount.MODULES)
     for name in recorded.names("runs")[:1]:
         recorded.run(runs, name)
     with contextlib.suppress(UserError):  # the page says what is wrong with it

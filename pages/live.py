@@ -14,8 +14,8 @@ from viz_engine.run import machine as run_machine
 from viz_engine.run.events import RunSettings, RunStarted
 from viz_engine.text import plain
 from viz_engine.view import ask as view_ask
-from viz_engine.view import components
 from viz_engine.view.ask import KEEP, Ask
+from viz_engine.view.live import mount
 from viz_engine.view.page import Page
 
 PRESETS = {  # a context of 0: the prompt as it is
@@ -244,4 +244,4 @@ with st.container(key="ask"):
 with st.container():  # there without a notice too: the view below keeps its place in the page
     page.show_notice()
 plays = run is not None and run.id.startswith(view_ask.RUN.id_prefix)
-components.live_view(run, over=over, language=page.language, autoplay=plays)
+mount.show(run, over=over, language=page.language, autoplay=plays)

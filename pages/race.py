@@ -14,12 +14,12 @@ from viz_engine.run.race import MAX_REPEATS, RaceSettings
 from viz_engine.server import recorded
 from viz_engine.text import plain
 from viz_engine.view import ask as view_ask
-from viz_engine.view import charts, components
+from viz_engine.view import charts
 from viz_engine.view.ask import KEEP, Ask
 from viz_engine.view.page import Page
 from viz_engine.view.race import charts as race_charts
 from viz_engine.view.race import link as race_link
-from viz_engine.view.race import words
+from viz_engine.view.race import mount, words
 
 PRESETS = {
     "document": {"context_len": 256, "new_tokens": 48, "chat": True},
@@ -89,7 +89,7 @@ def keep_link() -> None:
         settings = run.settings or (run.log.head and run.log.settings)
         if settings and (made := race_link.encoded(settings)):
             params["ask"] = made
-    params["mode"] = state.get("race_mode", "clock")
+    params["mode"] = mode
     params["panel"] = state.race_panel
     for key in ("race", "ask", "mode", "panel"):
         if st.query_params.get(key) != params.get(key):
@@ -316,8 +316,7 @@ def prefix_panel(log: ExperimentLog) -> None:
 ask.first_values(take_link)
 run = ask.current("race.unknown_settings" if st.query_params.get("ask") else "race.unknown")
 over, running = ask.progress(run)
-mode = (state.get("race_view") or {}).get("mode") or st.query_params.get("mode")
-state.race_mode = mode if mode in ("clock", "token") else "clock"
+mode = mount.mode()
 keep_link()
 with st.container(key="ask"):
     ask.band(
@@ -338,12 +337,12 @@ with st.container():  # there without a notice too: the view below keeps its pla
 lacks = ()
 if run is not None and over and run.log.head is not None:
     lacks = tuple(message.text(page.language) for message in race.missing(run.log))
-components.race_view(
+mount.show(
     run,
     over=over,
     language=page.language,
     autoplay=run is not None and run.settings is None,  # a file plays from its start
-    mode=state.race_mode,
+    mode=mode,
     missing=lacks,
 )
 if run is not None and over and run.log.runs():

@@ -12,6 +12,8 @@ from viz_engine.server.runs import Run
 from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import t
 from viz_engine.view import components
+from viz_engine.view.live import mount as live_mount
+from viz_engine.view.race import mount as race_mount
 
 
 @pytest.fixture
@@ -35,20 +37,20 @@ def mounts(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
         mounts.append(dict(data))
         return {}
 
-    for name in ("_live_component", "_race_component"):
-        monkeypatch.setattr(components, name, lambda: component)
+    for mount in (live_mount, race_mount):
+        monkeypatch.setattr(mount, "_component", lambda: component)
     return mounts
 
 
 def before_the_view(act: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do that to the run once the page has its buttons and has yet to mount the view."""
-    mount = components._mount
+    follow = components.follow
 
-    def mount_then(component: object, run: Run, *rest: object) -> object:
+    def follow_then(component: object, run: Run, **rest: object) -> object:
         act(run)
-        return mount(component, run, *rest)
+        return follow(component, run, **rest)
 
-    monkeypatch.setattr(components, "_mount", mount_then)
+    monkeypatch.setattr(components, "follow", follow_then)
 
 
 PAGES = {

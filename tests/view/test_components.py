@@ -18,7 +18,9 @@ from viz_engine.run.events import KVSample, RunFinished, StepFinished
 from viz_engine.run.log import RunLog
 from viz_engine.server.runs import Run, frame
 from viz_engine.view import components
+from viz_engine.view.live import mount as live_mount
 from viz_engine.view.memory import mount
+from viz_engine.view.race import mount as race_mount
 
 SCRIPTS = ROOT / "assets" / "js"
 NODE = shutil.which("node")
@@ -158,8 +160,8 @@ def test_the_view_s_own_tests_pass() -> None:
 
 
 JOINED = {
-    "live": components.MODULES,
-    "race": components.RACE_MODULES,
+    "live": live_mount.MODULES,
+    "race": race_mount.MODULES,
     "bill": mount.MODULES,
     "ahead": mount.AHEAD_MODULES,
 }
@@ -320,7 +322,7 @@ def said_in_a_page(tmp_path: Path, reruns: list[tuple[str, list[str]]]) -> list[
         pytest.skip(f"no Chromium at {CHROMIUM}")
     parts = {"strings": components.words("en"), "reruns": reruns}
     shown = {name: json.dumps(part).replace("</", "<\\/") for name, part in parts.items()}
-    shown["source"] = components.source()
+    shown["source"] = components.source(live_mount.MODULES)
     shown["style"] = components.style("live_view.css")
     path = tmp_path / "page.html"
     path.write_text(PAGE % shown, encoding="utf-8")

@@ -1,16 +1,17 @@
-"""The live view and the race: each one component that draws everything that follows a run.
+"""What the views are mounted with: modules of assets/js joined into the one that Streamlit wants,
+and a run that a view follows.
 
-A page mounts it once under a fixed key; it subscribes to the routes of `live` by itself, so that
-no rerun is needed while a run goes on. Where the routes do not reach the browser it asks for
-frames, and a fragment feeds them. The drawing is in assets/js; here they are joined into the one
-inline module that Streamlit wants. Nothing here knows what a frame says.
+A page mounts its view once under a fixed key; it subscribes to the server's routes by itself, so
+that no rerun is needed while a run goes on. Where the routes do not reach the browser it asks for
+frames, and a fragment feeds them. Nothing here knows what a frame says.
 
-Try it: `python -c "from viz_engine.view import components; print(len(components.source()))"`
+Try it: `python -c "from viz_engine.view import components; \
+print(len(components.source(('run', 'player'))))"`
 """
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import streamlit as st
@@ -19,64 +20,15 @@ from viz_engine.paths import ASSETS
 from viz_engine.server.runs import Run, frame
 from viz_engine.text import strings
 
-# Each file imports only from those before it.
-MODULES = (
-    "rows",
-    "run",
-    "player",
-    "layout",
-    "words",
-    "feed",
-    "matrix",
-    "gone",
-    "minimap",
-    "ribbon",
-    "chart",
-    "stage",
-    "theme",
-    "figures",
-    "elements",
-    "controls",
-    "shell",
-    "dom",
-    "live_motion",
-    "live_matrix",
-    "live_time",
-    "live_words",
-    "live_view",
-)
-RACE_MODULES = (
-    "rows",
-    "run",
-    "player",
-    "race",
-    "layout",
-    "words",
-    "feed",
-    "matrix",
-    "gone",
-    "minimap",
-    "stage",
-    "theme",
-    "elements",
-    "controls",
-    "shell",
-    "race_lanes",
-    "race_table",
-    "race_chart",
-    "race_view",
-)
 POLL_S = 0.1
-OVERLAP_S = (
-    1.0  # a fed frame repeats what is younger than this: the browser may lose data under load
-)
+# A fed frame repeats what is younger than this: the browser may lose data under load.
+OVERLAP_S = 1.0
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.mjs";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
-_COMMENT = re.compile(r"^\s*(//.*|/\*\*.*?\*/)\n", re.MULTILINE | re.DOTALL)
 
 
 @cache
-def source(modules: tuple[str, ...] = MODULES) -> str:
+def source(modules: tuple[str, ...]) -> str:
     """All modules as one: imports and `export` taken out, whole-line comments too."""
     parts = []
     for name in modules:
@@ -91,81 +43,32 @@ def words(language: str) -> dict[str, str]:
     return {key: text for key, text in strings(language).items() if key.startswith("view.")}
 
 
-@cache
-def _live_component() -> Callable[..., object]:
-    return st.components.v2.component(
-        "second_token_live_view", js=source(), css=style("live_view.css")
-    )
-
-
-@cache
-def _race_component() -> Callable[..., object]:
-    css = style("live_view.css") + style("race.css")
-    return st.components.v2.component("second_token_race", js=source(RACE_MODULES), css=css)
-
-
 def style(name: str) -> str:
     return (ASSETS / "css" / name).read_text(encoding="utf-8")
 
 
-def live_view(
-    run: Run | None,
-    *,
-    over: bool,
-    language: str,
-    key: str = "live_view",
-    autoplay: bool = False,
-    projection: bool | None = None,
-    transport: str | None = None,
-    on_finished: Callable[[], None] | None = None,
-) -> object:
-    """Draw `run`, or the empty view. Call it in the same place at every rerun, under the same key.
-
-    `over` is what the rest of the page was made for: whether the run had finished. A run that has
-    finished since tells the page so, like one that finishes later.
-    `autoplay` plays a finished run from its start when it is opened. `transport="poll"` feeds
-    frames through the page from the start; None leaves it to the browser to find that it must.
-    The result's `finished` is the run's id in the rerun that follows the end of a live run;
-    `projection` is what the visitor chose with the key F.
-    """
-    data = {} if projection is None else {"projection": projection}
-    states = {"on_finished_change": on_finished or _nothing, "on_projection_change": _nothing}
-    data["autoplay"] = autoplay
-    return _mount(_live_component(), run, over, language, key, transport == "poll", data, states)
-
-
-def race_view(
-    run: Run | None,
-    *,
-    over: bool,
-    language: str,
-    key: str = "race_view",
-    autoplay: bool = False,
-    mode: str | None = None,
-    missing: tuple[str, ...] = (),
-) -> object:
-    """Draw the race `run`, or the empty lanes. `mode` (clock, token) is how the lanes are aligned
-    at first; the result's `mode` is what the visitor chose. `missing` says what the race lacks,
-    `over` as in `live_view`."""
-    data = {"autoplay": autoplay, "mode": mode, "missing": list(missing)}
-    states = {"on_finished_change": _nothing, "on_mode_change": _nothing}
-    return _mount(_race_component(), run, over, language, key, False, data, states)
-
-
-def _mount(
+def follow(
     component: Callable[..., object],
     run: Run | None,
+    *,
     over: bool,
     language: str,
     key: str,
-    poll: bool,
-    data: dict[str, object],
-    states: dict[str, Callable[[], None]],
+    data: Mapping[str, object],
+    states: Sequence[str],
 ) -> object:
-    """Mount a component on a run; where the routes do not reach it, feed it."""
+    """Mount a component on a run, or on none. Call it in the same place at every rerun, under the
+    same key.
+
+    `over` is what the rest of the page was made for: whether the run had finished. A run that has
+    finished since tells the page so, like one that finishes later. `states` are what the browser
+    may set besides. The result's `finished` is the run's id in the rerun that follows the end of a
+    live run.
+    """
     asked = st.session_state.get(key) or {}
-    poll = poll or asked.get("transport") == "poll"
-    data |= {
+    poll = asked.get("transport") == "poll"
+    given = {
+        **data,
         "run_id": run.id if run else None,
         "language": language,
         "strings": words(language),
@@ -173,12 +76,13 @@ def _mount(
         "recorded": run is not None and run.settings is None,
         "transport": "poll" if poll else "auto",
     }
+    every = ("finished", "transport", "resume", *states)
+    changes = {f"on_{name}_change": _nothing for name in every}
 
     def mount() -> object:
         if poll and run is not None:
-            data["frames"] = [_next_frame(run, key, language)]
-        states_of_feed = {"on_transport_change": _nothing, "on_resume_change": _nothing}
-        return component(key=key, data=data, **states, **states_of_feed)
+            given["frames"] = [_next_frame(run, key, language)]
+        return component(key=key, data=given, **changes)
 
     if not poll or run is None or over:
         with st.container():  # as deep in the page as in a fragment, or the view would start anew
