@@ -147,6 +147,7 @@ class Series:
     width: float = 2
     marker: str = "circle"  # of Plotly's symbols; empty: none
     size: int = 9
+    outline: float = 1.6  # of an open marker
     opacity: float = 1.0
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
@@ -308,7 +309,7 @@ def _trace(one: Series, colours: Palette) -> dict[str, object]:
         "customdata": None if one.data is None else list(one.data),
     }
     if one.marker.endswith("open"):
-        trace["marker"] |= {"line": {"width": 1.6, "color": colour}}
+        trace["marker"] |= {"line": {"width": one.outline, "color": colour}}
     if one.low is not None and one.high is not None:
         trace["error_y"] = {
             "type": "data",

@@ -130,6 +130,7 @@ def gap_chart(
                     colour="new",
                     marker=marker,
                     size=8,
+                    outline=1,
                     data=gaps,
                     **shown,
                 )
@@ -199,12 +200,7 @@ def gain_chart(
     return charts.xy(
         series,
         x=Axis(title=say("race.figure.written")),
-        y=Axis(
-            title=say("race.figure.ratio"),
-            log=True,
-            ticks=RATIOS,
-            texts=[f"{grouped(n)} ×" for n in RATIOS],
-        ),
+        y=Axis(title=say("race.figure.ratio"), log=True, ticks=RATIOS),
         bands=[Band(low=low, high=no_gain, text=say("race.figure.no_gain"))],
         marks=[Mark(x=gain_from, colour="read", width=1.5)] if gain_from is not None else (),
         theme=theme,
