@@ -589,12 +589,12 @@ def test_a_single_token_race_has_no_looks_and_still_ends(tiny: Callable[..., Loa
 def test_the_command_of_a_race_makes_the_same_race(lanes: tuple) -> None:
     import shlex
 
-    from viz_engine.__main__ import _parser
+    from viz_engine.__main__ import parser
 
     run = dataclasses.replace(RUN, model="some/where", chunk_len=256, stop_token_ids=None)
     settings = dataclasses.replace(SETTINGS, run=run, lanes=lanes)
     words = shlex.split(command.race_command(settings))
-    args = _parser().parse_args(words[3:])
+    args = parser().parse_args(words[3:])
     assert command.race_settings_of(args) == settings
 
 

@@ -75,7 +75,10 @@ def _advance(loaded: object, log: ExperimentLog, say: Say) -> bool:
     member = len(log.members)
     log.append(MemberStarted(member=member, label=planned.label, repeat=planned.repeat))
     stop_at = time.monotonic() + standing.left_s + 1
-    rest = {"cancelled": lambda: time.monotonic() > stop_at, "samples": "none"}
+    rest = {
+        "cancelled": lambda: time.monotonic() > stop_at,
+        "options": generate.Options(samples="none"),
+    }
     begun = False
     try:
         for event in generate.generate(loaded, planned.run, run_id=uuid.uuid4().hex, **rest):

@@ -200,7 +200,10 @@ class _Race:
         layer, head = self.settings.layer, self.settings.query_head
         for label in self.settings.lanes:
             loaded = self.load(self.settings.lane(label))
-            if not loaded.probed.own_attention or loaded.spec.layers[layer].kind != "full":
+            probed = loaded.probed
+            if not probed.own_attention or not probed.can_roll_back:
+                return
+            if loaded.spec.layers[layer].kind != "full":
                 return
         tokens = [t for step in self.first[1].steps for t in step.token_ids[0]][:LOOK_TOKENS]
         for label in self.settings.lanes[::-1]:
@@ -208,13 +211,12 @@ class _Race:
                 return
             lane = self.settings.lane(label)
             short = dataclasses.replace(lane, new_tokens=LOOK_TOKENS, warm_up=False)
-            yield from self._member(
-                Planned(label=label, repeat=0, run=short),
-                purpose="look",
+            options = generate.Options(
                 forced_tokens=[tokens],
                 samples="none",
-                look=AttentionLook(layer, head, MOST_QUERIES),
+                capture=AttentionLook(layer, head, MOST_QUERIES),
             )
+            yield from self._member(Planned(label=label, repeat=0, run=short), options, "look")
             if self.error:
                 return
 
