@@ -9,7 +9,7 @@ from viz_engine.paths import ASSETS
 from viz_engine.run.events import Telemetry
 from viz_engine.run.log import RunLog
 
-RUNS = ASSETS / "runs"
+RUNS = ASSETS / "recorded" / "runs"
 NAMES = sorted(path.stem for path in RUNS.glob("*.jsonl"))
 MIB = 2**20
 

@@ -18,9 +18,10 @@ from viz_engine.paths import ASSETS
 from viz_engine.run import cost
 from viz_engine.run.events import RunSettings
 from viz_engine.run.log import RunLog
+from viz_engine.server import recorded
 from viz_engine.text import LANGUAGES
 
-RUNS = sorted((ASSETS / "runs").glob("*.jsonl"))
+RUNS = sorted((ASSETS / "recorded" / "runs").glob("*.jsonl"))
 SHORT_COLUMNS = 300  # of all sequences together; longer ones take too long here
 BYTES = ("kv_live_bytes", "kv_reserved_bytes", "weight_bytes_read")
 BYTES += ("kv_bytes_read", "kv_bytes_written")
@@ -138,3 +139,11 @@ def test_a_bfloat16_recording_keeps_rows_and_bytes_with_its_tokens_forced(
     options = generate.Options(forced_tokens=tokens)
     again = generate.generate(loaded, asked(log), run_id="b", options=options)
     assert_same(log, RunLog.of(again))
+
+
+def test_a_chinese_page_shows_a_chinese_recording_first() -> None:
+    english, chinese = (recorded.names("runs", language) for language in ("en", "zh"))
+    assert sorted(chinese) == english and english[0] == "1-document"
+    assert "chinese" in chinese[0]
+    path = next(path for path in RUNS if path.stem == chinese[0])
+    assert read(path).started.settings.prompts[0][0] > "\u2e80"

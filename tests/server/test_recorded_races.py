@@ -15,7 +15,7 @@ from viz_engine.paths import ASSETS
 from viz_engine.run import command, metrics
 from viz_engine.run.experiment import ExperimentLog, LogitsCompared
 
-RACES = sorted((ASSETS / "races").glob("*.jsonl"))
+RACES = sorted((ASSETS / "recorded" / "races").glob("*.jsonl"))
 EACH = pytest.mark.parametrize("path", RACES, ids=lambda path: path.stem)
 MOST_BYTES = 600_000  # a page that opens at once
 

@@ -10,7 +10,7 @@ from viz_engine.run.events import KVSample
 from viz_engine.run.experiment import ExperimentLog
 from viz_engine.run.sweep import KINDS
 
-FOLDER = ASSETS / "sweeps"
+FOLDER = ASSETS / "recorded" / "sweeps"
 
 
 def read(what: str) -> ExperimentLog:

@@ -11,7 +11,7 @@ from viz_engine.server.runs import Run
 from viz_engine.text import LANGUAGES, t
 from viz_engine.view.memory import evidence
 
-RUNS = ASSETS / "runs"
+RUNS = ASSETS / "recorded" / "runs"
 LOG = """model weights take 14.99GiB; non_torch_memory takes 0.13GiB
 # cuda blocks: 27443, # CPU blocks: 2048
 <b>GPU KV cache size: 439,088 tokens</b>"""

@@ -6,7 +6,7 @@ memory was reserved is kept apart. A cause is named where its share is large and
 are drawn again (bootstrap); near a ceiling it is the hardware, far below it is not. Otherwise the
 verdict abstains and says what to measure. Its input is RunLogs, whoever made them.
 
-Try it: `python -m viz_engine diagnose assets/sweeps/*.jsonl`
+Try it: `python -m viz_engine diagnose assets/recorded/sweeps/*.jsonl`
 """
 
 import dataclasses

@@ -12,19 +12,23 @@ from viz_engine.run.log import RunLog
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
 
+FOLDER = ASSETS / "recorded"
+CHINESE = "chinese"  # in the name of what a Chinese page shows first
 RUN, RACE = "recorded-", "recorded-race-"  # an id begins so
 
 
 @cache
-def names(what: str) -> list[str]:
-    """What ships of "runs", "races" or "sweeps", in the order of their files."""
-    return sorted(path.stem for path in (ASSETS / what).glob("*.jsonl"))
+def names(what: str, language: str = "en") -> list[str]:
+    """What ships of "runs", "races" or "sweeps", in the order of their files; on a Chinese page the
+    Chinese ones come first."""
+    found = sorted(path.stem for path in (FOLDER / what).glob("*.jsonl"))
+    return sorted(found, key=lambda name: CHINESE not in name) if language == "zh" else found
 
 
 def _data(what: str, name: str) -> bytes:
     if name not in names(what):
         raise KeyError(name)
-    return (ASSETS / what / f"{name}.jsonl").read_bytes()
+    return (FOLDER / what / f"{name}.jsonl").read_bytes()
 
 
 def run(registry: server_registry.Registry, name: str) -> Run:

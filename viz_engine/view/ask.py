@@ -171,7 +171,7 @@ class Ask:
         """The run to show: the link's, this session's, or the first that ships. `unknown` is the
         key of what is said where there is no such run."""
         kind, registry = self.kind, self.page.registry
-        names = recorded.names(kind.folder)
+        names = recorded.names(kind.folder, self.page.language)
         run_id = st.query_params.get(kind.name) or st.session_state.get(kind.id_key)
         if run_id and run_id.removeprefix(kind.id_prefix) in names:
             self.show(run_id)
@@ -282,7 +282,7 @@ class Ask:
 
     def files_box(self, label: Callable[[str], str]) -> None:
         """A button for each run that ships, called `label` of its name; a file to open."""
-        names, id_prefix = recorded.names(self.kind.folder), self.kind.id_prefix
+        names, id_prefix = recorded.names(self.kind.folder, self.page.language), self.kind.id_prefix
         if names:
             st.caption(self.said("recorded"), help=self.said("recorded_help"))
         for name in names:
