@@ -116,6 +116,7 @@ def test_started_says_all_that_was_chosen_and_why(tiny: Callable[..., Loaded]) -
         "compiled_attention",
         "compiled_attention_prefill",
         "compiled_norm",
+        "formula",
         "linear",
         "traced_step",
         "threads",

@@ -43,7 +43,6 @@ def edited(folder: Path, target: Path, **changes: object) -> Path:
         ({"num_hidden_layers": "three"}, "num_hidden_layers"),
         ({"num_hidden_layers": 4}, "not in the model's files"),
         ({"hidden_size": 64}, "not in the model's files"),
-        ({"attention_bias": True, "model_type": "mistral", "sliding_window": "null"}, "describes"),
     ],
 )
 def test_an_unfit_folder_is_refused_with_the_reason(
@@ -54,6 +53,18 @@ def test_an_unfit_folder_is_refused_with_the_reason(
         load.load(str(folder), "cpu", "float32")
     assert sentence in str(refused.value)
     assert refused.value.message.text("zh") != str(refused.value)
+
+
+def test_files_that_hold_other_weights_than_their_config_describes_have_no_formula(
+    tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    changes = {"attention_bias": True, "model_type": "mistral", "sliding_window": "null"}
+    folder = edited(tiny_folder(), tmp_path / "model", **changes)  # transformers makes no bias
+    loaded = load.load(str(folder), "cpu", "float32")
+    formula = next(part for part in loaded.parts if part.name == "formula")
+    assert not formula.on and formula.reason.key == "part.formula.held"
+    assert loaded.spec.weights is None
+    assert loaded.spec.num_parameters == sum(p.numel() for p in loaded.model.parameters())
 
 
 def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
