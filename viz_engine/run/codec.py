@@ -157,7 +157,7 @@ def _checked(hint: object) -> object:
     if origin is tuple:
         return tuple[tuple(arg if arg is Ellipsis else _checked(arg) for arg in args)]
     if origin is Mapping:
-        if args[1] in (str, float) or is_dataclass(args[1]):
+        if args[1] in (str, float, object) or is_dataclass(args[1]):
             return dict[str, _checked(args[1])]
         return dict[str, str | NUMBER | bool | None]
     if is_dataclass(hint):
