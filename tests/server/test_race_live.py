@@ -11,6 +11,7 @@ import pytest
 from tests.support.child import Child
 from tests.support.races import staged
 from tests.support.world import World
+from viz_engine.run import protocol
 from viz_engine.run.codec import settings_from_dict
 from viz_engine.run.events import RunSettings
 from viz_engine.run.experiment import (
@@ -54,7 +55,7 @@ class Race:
 
     def say(self, *events: object) -> None:
         for event in events:
-            self.child.say("event", run_id=self.run.id, line=to_line(event))
+            self.child.say(protocol.Record(self.run.id, to_line(event)))
 
     def frame(self) -> tuple[dict, list[str]]:
         head, *lines = frame(self.run, 0, "en").split("\n")
@@ -63,9 +64,9 @@ class Race:
 
 def test_a_race_is_one_job_with_its_settings() -> None:
     race = Race()
-    sent = [message for message in race.child.sent if message["op"] == "race"]
+    sent = [message for message in race.child.sent if getattr(message, "what", "") == "race"]
     assert len(sent) == 1
-    assert settings_from_dict(sent[0]["settings"], RaceSettings) == SETTINGS
+    assert settings_from_dict(sent[0].settings, RaceSettings) == SETTINGS
 
 
 def test_nothing_of_a_race_is_sent_before_its_end_and_then_all() -> None:
@@ -108,10 +109,10 @@ def test_stop_is_sent_on_and_the_race_keeps_what_it_has() -> None:
     second = [i for i, e in enumerate(events) if isinstance(e, MemberStarted)][1]
     race.say(*events[: second + 4])
     race.registry.cancel(race.run.id)
-    assert race.child.sent[-1] == {"op": "cancel", "run_id": race.run.id}
+    assert race.child.sent[-1] == protocol.Cancel(run_id=race.run.id)
     (last,) = race.run.log.members[-1].log.closing("cancelled", None)
     race.say(MemberEvent(1, last), ExperimentFinished(finish_reason="cancelled"))
-    race.child.say("done", run_id=race.run.id)
+    race.child.say(protocol.Done(run_id=race.run.id))
     assert race.run.finished and race.run.note.key == "service.cancelled"
     assert len(race.run.log.runs({"cache": "full"})) == 1
 

@@ -22,6 +22,7 @@ from tests.support.child import SETTINGS, Child
 from tests.support.fake_engine import until
 from tests.support.specs import spec
 from viz_engine.paths import ROOT
+from viz_engine.run import protocol
 from viz_engine.run.codec import settings_to_dict, to_line
 from viz_engine.run.events import RunSettings
 from viz_engine.server import supervisor, watchdog
@@ -60,7 +61,7 @@ class World:
         while self.now < end:
             self.now = min(self.now + 5.0, end)
             if beats and not self.child.killed:
-                self.child.say("alive")
+                self.child.say(protocol.Alive())
             self.engine.check()
 
     def at(self, stage: str) -> Run:
@@ -86,7 +87,7 @@ def world() -> World:
 
 def test_runs_are_served_in_order_and_see_their_place(world: World) -> None:
     first, second, third = (world.submit(name) for name in "abc")
-    assert [message["run_id"] for message in world.child.sent if message["op"] == "run"] == ["a"]
+    assert [message.run_id for message in world.child.sent if message.kind == "start"] == ["a"]
     assert (first.state, second.position, third.position) == ("loading", 1, 2)
     assert second.message.text("en").count("1") == 1
     world.child.begin(first)
@@ -100,7 +101,7 @@ def test_a_queued_run_is_cancelled_at_once_and_the_others_move_up(world: World) 
     world.engine.cancel("b")
     assert second.finished and second.error is None and second.note.key == "service.cancelled"
     assert third.position == 1
-    assert "cancel" not in world.child.ops
+    assert "cancel" not in world.child.asked
 
 
 def test_a_run_is_cancelled_while_loading_and_the_next_one_is_sent(world: World) -> None:
@@ -108,14 +109,14 @@ def test_a_run_is_cancelled_while_loading_and_the_next_one_is_sent(world: World)
     world.engine.cancel("a")
     world.engine.check()
     assert first.finished and second.state == "loading"
-    world.child.say("refused", run_id="a", message={"key": "service.cancelled", "params": {}})
+    world.child.say(protocol.Refused(run_id="a", message=Message(key="service.cancelled")))
     assert second.state == "loading"
 
 
 def test_a_cancelled_run_ends_as_the_child_says(world: World) -> None:
     run = world.at("decode")
     world.engine.cancel(run.id, Message(key="service.unwatched"))
-    assert world.child.ops[-1] == "cancel" and not run.finished
+    assert world.child.asked[-1] == "cancel" and not run.finished
     world.child.finish(run, "cancelled")
     assert run.finished and run.log.finished.finish_reason == "cancelled"
     assert run.note.key == "service.unwatched"
@@ -192,8 +193,8 @@ def test_loading_may_take_long_while_it_makes_progress(world: World) -> None:
     run = world.at("loading")
     for percent in range(5):
         world.pass_time(watchdog.LOADING_SILENT_S)
-        message = {"key": "service.loading", "params": {}}
-        world.child.say("progress", run_id=run.id, message=message, fraction=percent / 5)
+        message = Message(key="service.loading")
+        world.child.say(protocol.Progress(run_id=run.id, message=message, fraction=percent / 5))
         assert run.fraction == percent / 5
     assert not world.child.killed
     world.pass_time(watchdog.LOADING_SILENT_S + 5)
@@ -204,11 +205,11 @@ def test_loading_may_take_long_while_it_makes_progress(world: World) -> None:
 
 def test_what_is_prepared_in_advance_is_shown_to_the_run_that_waits_for_it(world: World) -> None:
     run = world.submit()
-    message = {"key": "service.loading", "params": {}}
-    world.child.say("progress", run_id=None, message=message, fraction=0.4)
+    message = Message(key="service.loading")
+    world.child.say(protocol.Progress(message=message, fraction=0.4))
     assert (run.message.key, run.fraction) == ("service.loading", 0.4)
     assert world.engine.info().fraction == 0.4
-    world.child.say("progress", run_id=None, message=None, fraction=None)
+    world.child.say(protocol.Progress())
     assert world.engine.info().progress is None
 
 
@@ -245,30 +246,30 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(world: World)
 
 
 def test_the_model_is_prepared_at_every_start_unless_that_ended_the_process(world: World) -> None:
-    assert world.child.ops == ["prepare"]
+    assert world.child.asked == ["prepare"]
     world.child.ready()
-    world.child.say("progress", run_id=None, message=None, fraction=None)
+    world.child.say(protocol.Progress())
     world.child.exit(-9)
     world.engine.check()
-    assert len(world.children) == 2 and world.child.ops == ["prepare"]
+    assert len(world.children) == 2 and world.child.asked == ["prepare"]
     world.child.ready()
     world.child.exit(-9)
     world.engine.check()
-    assert len(world.children) == 3 and world.child.ops == []
+    assert len(world.children) == 3 and world.child.asked == []
 
 
 def test_a_record_that_does_not_follow_ends_the_run_and_not_the_engine(world: World) -> None:
     run = world.at("prefill")
     world.child.event(run, fake_engine.started(SETTINGS, run.id, 0, 4))
     assert run.error.key == "service.bad_event" and len(run.log.steps) == 1
-    assert world.child.ops[-1] == "cancel"
+    assert world.child.asked[-1] == "cancel"
     after = world.submit("next")
     world.child.step(run)  # what the old one still says is ignored
     world.child.begin(after)
     assert after.state == "running" and len(world.children) == 1
 
 
-@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b"{}\n", b"\xff\xfe\n", b'"op"\n'])
+@pytest.mark.parametrize("line", [b"not json\n", b"[1]\n", b"{}\n", b"\xff\xfe\n", b'"kind"\n'])
 def test_a_process_that_speaks_nonsense_is_replaced(world: World, line: bytes) -> None:
     run = world.at("decode")
     world.child.on_line(world.child, line)
@@ -439,6 +440,13 @@ def ended(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def test_a_word_that_is_no_command_ends_the_engine_rather_than_its_hearing() -> None:
+    command = [sys.executable, "-m", "tests.support.fake_engine"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, input=b"sing\n", env=env, capture_output=True, timeout=120)
+    assert done.returncode == 1 and b"UserError" in done.stderr
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a step"])

@@ -1,9 +1,8 @@
 """Engine processes that are none: one that says what a test makes it say, one that does nothing."""
 
-import json
-
 from tests.support import fake_engine
 from tests.support.fake_engine import PIECE, forward
+from viz_engine.run import protocol
 from viz_engine.run.codec import to_line
 from viz_engine.run.events import RunFinished
 from viz_engine.server.runs import Run
@@ -16,7 +15,7 @@ class Child:
 
     def __init__(self, on_line, on_exit) -> None:
         self.on_line, self.on_exit = on_line, on_exit
-        self.sent: list[dict] = []
+        self.sent: list[protocol.Command] = []
         self.killed = self.closed = False
         self.pid = 1
 
@@ -32,14 +31,14 @@ class Child:
     def exit(self, code: int) -> None:
         self.on_exit(self, code)
 
-    def say(self, op: str, **fields: object) -> None:
-        self.on_line(self, json.dumps({"op": op, **fields}).encode())
+    def say(self, message: protocol.Reply) -> None:
+        self.on_line(self, protocol.to_bytes(message))
 
     def ready(self) -> None:
-        self.say("ready", devices=["cpu"], memory_bytes=1)
+        self.say(protocol.Ready(devices=("cpu",), memory_bytes=1))
 
     def event(self, run: Run, event) -> None:
-        self.say("event", run_id=run.id, line=to_line(event))
+        self.say(protocol.Record(run.id, to_line(event)))
 
     def begin(self, run: Run, prompt_len: int = 2 * PIECE) -> None:
         self.event(run, fake_engine.started(SETTINGS, run.id, 0, prompt_len))
@@ -55,11 +54,11 @@ class Child:
         last = run.log.steps[-1].end_ns if run.log.steps else run.log.started.accepted_ns
         ended = RunFinished(end_ns=last, finish_reason=reason, sequence_reasons=(reason,))
         self.event(run, ended)
-        self.say("done", run_id=run.id)
+        self.say(protocol.Done(run_id=run.id))
 
     @property
-    def ops(self) -> list[str]:
-        return [message["op"] for message in self.sent]
+    def asked(self) -> list[str]:
+        return [message.kind for message in self.sent]
 
 
 class Idle:

@@ -1,16 +1,14 @@
 """The engine process itself: the program that holds the model and does one run at a time.
 
-`python -m viz_engine.engine.worker` speaks JSON lines over its stdin and stdout and ends when its
-stdin does. It takes {"op": "run" | "cancel" | "prepare" | the name of an experiment} and says
-ready, alive, progress, event, refused and done. It knows nothing of queues or visitors;
-`server/supervisor.py` starts and watches it.
+`python -m viz_engine.engine.worker` speaks the lines of `run/protocol.py` over its stdin and stdout
+and ends when its stdin does. It knows nothing of queues or visitors; `server/supervisor.py` starts
+and watches it.
 
-Try it: `(echo '{"op":"prepare"}'; sleep 20) | python -m viz_engine.engine.worker`
+Try it: `(echo '{"kind":"prepare"}'; sleep 20) | python -m viz_engine.engine.worker`
 """
 
 import gc
 import importlib
-import json
 import os
 import queue
 import signal
@@ -23,9 +21,22 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.run import machine as run_machine
+from viz_engine.run import protocol
 from viz_engine.run.codec import settings_from_dict
 from viz_engine.run.events import Event, RunSettings
 from viz_engine.run.experiment import KINDS, ExperimentEvent, to_line
+from viz_engine.run.protocol import (
+    Alive,
+    Cancel,
+    Done,
+    Prepare,
+    Progress,
+    Ready,
+    Record,
+    Refused,
+    Reply,
+    Start,
+)
 from viz_engine.text import Message, UserError
 
 if TYPE_CHECKING:
@@ -44,13 +55,13 @@ class _Child:
     def __init__(self, replies: BinaryIO) -> None:
         self._replies = replies
         self._lock = threading.Lock()
-        self.inbox: queue.SimpleQueue[dict] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[tuple[Start | Prepare, int]] = queue.SimpleQueue()
         self.cancelled: set[str] = set()
         self._loaded: Loaded | None = None
         self._keys: set[tuple[str, str, str]] = set()
 
-    def send(self, op: str, **fields: object) -> None:
-        line = json.dumps({"op": op, **fields}).encode("ascii") + b"\n"
+    def send(self, message: Reply) -> None:
+        line = protocol.to_bytes(message)
         try:
             with self._lock:
                 self._replies.write(line)
@@ -60,20 +71,22 @@ class _Child:
 
     def beat(self) -> None:
         while True:
-            self.send("alive")
+            self.send(Alive())
             time.sleep(BEAT_S)
 
     def read(self, commands: BinaryIO) -> None:
         """Take commands while a run is on. The parent's end closes this pipe, and ends us, whatever
         the main thread is doing."""
         for line in commands:
-            command = json.loads(line)
-            if command["op"] == "cancel":
-                self.cancelled.add(command["run_id"])
+            try:
+                command = protocol.command_of(line)
+            except ValueError:  # deaf it would outlive its parent
+                traceback.print_exc()
+                os._exit(1)
+            if isinstance(command, Cancel):
+                self.cancelled.add(command.run_id)
             else:
-                waited_ns = command.get("waited_ns") or 0
-                command["queued_ns"] = time.perf_counter_ns() - waited_ns
-                self.inbox.put(command)
+                self.inbox.put((command, time.perf_counter_ns()))
         os._exit(0)
 
     def serve(self) -> None:
@@ -87,9 +100,8 @@ class _Child:
             memory_bytes = run_machine.memory_bytes()
             device, _ = devices.choose_device("auto")
             dtype, _ = devices.choose_dtype("auto", device)
-            self.send(
-                "ready",
-                devices=devices.devices(),
+            ready = Ready(
+                devices=tuple(devices.devices()),
                 device=device,
                 dtype=dtype,
                 memory_bytes=memory_bytes,
@@ -97,52 +109,59 @@ class _Child:
         except (ImportError, OSError) as error:
             traceback.print_exc()
             problem = _import_problem(error)
-            self.send("ready", devices=[], memory_bytes=None, problem=_dict(problem))
+            ready = Ready(devices=(), problem=problem)
+        self.send(ready)
         while True:
-            command = self.inbox.get()
-            if problem is None:
-                self._do(command)
-            elif command["op"] != "prepare":
-                self.send("refused", run_id=command["run_id"], message=_dict(problem))
+            command, heard_ns = self.inbox.get()
+            if isinstance(command, Start) and problem is not None:
+                self.send(Refused(run_id=command.run_id, message=problem))
+            elif isinstance(command, Start):
+                self._run(command, heard_ns - command.waited_ns)
+            elif problem is None:
+                self._prepare()
 
-    def _do(self, command: dict) -> None:
+    def _prepare(self) -> None:
+        """Load the default model. What goes wrong is said when a run asks for it."""
+        try:
+            self._load(RunSettings(model=DEFAULT_MODEL, prompts=("",)), None)
+        except Exception as error:
+            if not isinstance(error, UserError):
+                traceback.print_exc()
+        finally:
+            self.send(Progress())
+
+    def _run(self, command: Start, queued_ns: int) -> None:
         from viz_engine.engine.device import is_out_of_memory
 
-        run_id = command.get("run_id")
+        run_id = command.run_id
         try:
-            if command["op"] != "prepare":
-                for event in self._events(command):
-                    self.send("event", run_id=run_id, line=to_line(event))
-                self.send("done", run_id=run_id)
-            else:
-                self._load(RunSettings(model=DEFAULT_MODEL, prompts=("",)), None)
+            for event in self._events(command, queued_ns):
+                self.send(Record(run_id, to_line(event)))
+            self.send(Done(run_id=run_id))
         except Exception as error:  # whatever a model does, the next run must work
             if not isinstance(error, UserError | _Cancelled):
                 traceback.print_exc()
-            if command["op"] != "prepare":
-                full = is_out_of_memory(error)
-                why = Message(key="service.out_of_memory") if full else _why(error)
-                self.send("refused", run_id=run_id, message=_dict(why))
+            full = is_out_of_memory(error)
+            why = Message(key="service.out_of_memory") if full else _why(error)
+            self.send(Refused(run_id=run_id, message=why))
         finally:
             self.cancelled.discard(run_id)
-            if command["op"] == "prepare":
-                self.send("progress", run_id=None, message=None, fraction=None)
 
-    def _events(self, command: dict) -> Iterator[ExperimentEvent | Event]:
+    def _events(self, command: Start, queued_ns: int) -> Iterator[ExperimentEvent | Event]:
         """The records of the run or the experiment that a command asks for."""
-        run_id, what = command["run_id"], command["op"]
-        asked = {"queued_ns": command["queued_ns"], "cancelled": lambda: run_id in self.cancelled}
+        run_id, what = command.run_id, command.what
+        asked = {"queued_ns": queued_ns, "cancelled": lambda: run_id in self.cancelled}
         if what == "run":
             from viz_engine.engine import generate
 
-            settings = settings_from_dict(command["settings"])
+            settings = settings_from_dict(command.settings)
             loaded = self._load(settings, run_id)
-            options = generate.Options(samples=command.get("samples", "each"))
+            options = generate.Options(samples=command.samples)
             return generate.generate(loaded, settings, run_id=run_id, options=options, **asked)
         kind = KINDS[what]
         module, _, maker = kind.maker.partition(":")
         make = getattr(importlib.import_module(module), maker)
-        settings = settings_from_dict(command["settings"], kind.settings)
+        settings = settings_from_dict(command.settings, kind.settings)
         load = partial(self._load, run_id=run_id)
         return make(load, settings, experiment_id=run_id, **asked)
 
@@ -153,7 +172,7 @@ class _Child:
         def progress(message: Message, fraction: float | None) -> None:
             if run_id in self.cancelled:
                 raise _Cancelled
-            self.send("progress", run_id=run_id, message=_dict(message), fraction=fraction)
+            self.send(Progress(run_id=run_id, message=message, fraction=fraction))
 
         if run_id in self.cancelled:
             raise _Cancelled
@@ -168,10 +187,6 @@ class _Child:
         if settings.warm_up and run_id is not None:  # what comes next, until the first record
             progress(Message(key="progress.warm_up"), None)
         return self._loaded
-
-
-def _dict(message: Message) -> dict[str, object]:
-    return {"key": message.key, "params": dict(message.params)}
 
 
 def _why(error: Exception) -> Message:

@@ -5,15 +5,15 @@ It knows nothing of what a line says or when a child is due.
 Try it: `python -m pytest tests/server/test_worker.py -k real`
 """
 
-import json
 import os
 import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from viz_engine.paths import ROOT
+from viz_engine.run import protocol
 from viz_engine.text import Message
 
 EXIT_S = 10.0  # it has closed its stdout: time to end by itself
@@ -45,8 +45,8 @@ class ChildProcess:
         for thread in self._threads:
             thread.start()
 
-    def send(self, message: Mapping[str, object]) -> None:
-        self._outbox.put(json.dumps(message).encode("ascii") + b"\n")
+    def send(self, message: protocol.Command) -> None:
+        self._outbox.put(protocol.to_bytes(message))
 
     def kill(self) -> None:
         self._popen.kill()

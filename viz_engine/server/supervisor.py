@@ -7,7 +7,6 @@ torch.
 Try it: `python -m pytest tests/server/test_worker.py -k real`
 """
 
-import json
 import sys
 import threading
 import time
@@ -16,10 +15,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from viz_engine.run import protocol
 from viz_engine.run.codec import settings_to_dict
 from viz_engine.run.events import Event, RunSettings, RunStarted, StepFinished
 from viz_engine.run.experiment import ExperimentLog, Settings, name_of
 from viz_engine.run.log import LogError, RunLog
+from viz_engine.run.protocol import (
+    Cancel,
+    Done,
+    Prepare,
+    Progress,
+    Ready,
+    Record,
+    Refused,
+    Reply,
+    Start,
+)
 from viz_engine.server.child import ChildProcess, exit_reason
 from viz_engine.server.watchdog import Watchdog
 from viz_engine.text import Message, UserError
@@ -102,7 +113,7 @@ class Supervisor:
         self._queue: list[Job] = []
         self._current: Job | None = None
         self._process: ChildProcess | None = None
-        self._ready: Mapping[str, object] | None = None
+        self._ready: Ready | None = None
         self._watchdog = Watchdog(clock)
         self._spawn_at = float("-inf")
         self._early_deaths = 0
@@ -157,7 +168,7 @@ class Supervisor:
             job.cancelled = True
             self._watchdog.asked_to_stop()
             job.run.note = note or Message(key="service.cancelled")
-            self._process.send({"op": "cancel", "run_id": run_id})
+            self._process.send(Cancel(run_id=run_id))
             if job.run.log.started is None:  # the child drops it as soon as it looks
                 self._current = None
                 _end(job, "cancelled", note)
@@ -174,15 +185,14 @@ class Supervisor:
 
     def info(self) -> EngineInfo:
         with self._lock:
-            ready = self._ready or {}
-            problem, progress = ready.get("problem"), self._progress
+            ready, progress = self._ready or Ready(devices=()), self._progress
             return EngineInfo(
                 state="ready" if self._ready else "starting" if self._process else "stopped",
-                devices=tuple(ready.get("devices") or ()),
-                device=ready.get("device"),
-                dtype=ready.get("dtype"),
-                memory_bytes=ready.get("memory_bytes"),
-                problem=_message(problem) if problem else None,
+                devices=ready.devices,
+                device=ready.device,
+                dtype=ready.dtype,
+                memory_bytes=ready.memory_bytes,
+                problem=ready.problem,
                 progress=progress[0] if progress else None,
                 fraction=progress[1] if progress else None,
             )
@@ -227,7 +237,7 @@ class Supervisor:
             return
         if not self._preparing:  # a preparation that ended the child is not tried again
             self._preparing = True
-            self._process.send({"op": "prepare"})
+            self._process.send(Prepare())
 
     def _dispatch(self, now: float) -> None:
         if self._current is not None or not self._queue:
@@ -240,13 +250,13 @@ class Supervisor:
         )
         job.run.set_status("loading", message=message, fraction=fraction)
         self._process.send(
-            {
-                "op": name_of(job.run.settings),
-                "run_id": job.run.id,
-                "settings": settings_to_dict(job.run.settings),
-                "waited_ns": int((now - job.asked_at) * 1e9),
-                "samples": job.samples,
-            }
+            Start(
+                run_id=job.run.id,
+                what=name_of(job.run.settings),
+                settings=settings_to_dict(job.run.settings),
+                waited_ns=max(0, int((now - job.asked_at) * 1e9)),
+                samples=job.samples,
+            )
         )
         self._tell_positions()
 
@@ -293,25 +303,24 @@ class Supervisor:
                 return
             self._watchdog.heard()
             try:
-                message = json.loads(line)
-                self._take(message["op"], message)
+                self._take(protocol.reply_of(line))
             except (ValueError, TypeError, KeyError, AttributeError):
                 traceback.print_exc()
                 self._kill(Message(key="service.protocol"))
 
-    def _take(self, op: str, message: Mapping[str, object]) -> None:
-        if op == "ready":
+    def _take(self, message: Reply) -> None:
+        if isinstance(message, Ready):
             self._ready = message
             return
         job = self._current
-        mine = job is not None and message.get("run_id") == job.run.id
-        if op == "progress":
+        mine = job is not None and getattr(message, "run_id", None) == job.run.id
+        if isinstance(message, Progress):
             self._take_progress(job, mine, message)
-        elif op == "event" and mine:
-            self._take_event(job, message["line"])
-        elif op in ("done", "refused") and mine:
+        elif isinstance(message, Record) and mine:
+            self._take_event(job, message.line)
+        elif isinstance(message, Done | Refused) and mine:
             self._current = None
-            error = _message(message["message"]) if op == "refused" else None
+            error = message.message if isinstance(message, Refused) else None
             if job.run.log.finished is None:
                 if job.cancelled:
                     _end(job, "cancelled", job.run.note)
@@ -319,10 +328,9 @@ class Supervisor:
                     _end(job, "error", error or Message(key="service.no_end"))
             self._wake.set()
 
-    def _take_progress(self, job: Job | None, mine: bool, message: Mapping[str, object]) -> None:
-        text, fraction = message.get("message"), message.get("fraction")
-        told = (_message(text), fraction) if text else None
-        if message.get("run_id") is None:
+    def _take_progress(self, job: Job | None, mine: bool, message: Progress) -> None:
+        told = (message.message, message.fraction) if message.message else None
+        if message.run_id is None:
             self._progress, self._preparing = told, told is not None
         elif not mine:
             return
@@ -339,7 +347,7 @@ class Supervisor:
             event = job.run.append(line)
         except (UserError, LogError) as error:
             self._current = None
-            self._process.send({"op": "cancel", "run_id": job.run.id})
+            self._process.send(Cancel(run_id=job.run.id))
             params = {"reason": str(error)[:300]}
             _end(job, "error", Message(key="service.bad_event", params=params))
             self._wake.set()
@@ -364,7 +372,3 @@ def _end(job: Job, finish_reason: str, why: Message | None) -> None:
     elif log.finished is None:
         for event in log.closing(finish_reason, error):
             job.run.append(log.to_line(event))
-
-
-def _message(data: Mapping[str, object]) -> Message:
-    return Message(key=str(data["key"]), params=dict(data.get("params") or {}))
