@@ -423,8 +423,8 @@ def test_a_look_leaves_rows_tokens_and_counts_as_they_were(tiny: Callable[..., L
     loaded = tiny()
     asked = lane("full")
     plain = RunLog.of(generate.generate(loaded, asked, run_id="a"))
-    look = race_runs.AttentionLook(1, 0, 4)
-    options = generate.Options(capture=look)
+    capture = race_runs.Capture(1, 0, 4)
+    options = generate.Options(capture=capture)
     looked = RunLog.of(generate.generate(loaded, asked, run_id="b", options=options))
     for one, other in zip(plain.steps, looked.steps, strict=True):
         untimed = {"start_ns": 0, "end_ns": 0}

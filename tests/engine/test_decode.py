@@ -101,9 +101,9 @@ def test_the_default_model_is_traced_in_bfloat16(default_model: Callable[[str], 
 
 def test_few_traces_are_kept(tiny: Callable[..., Loaded]) -> None:
     loaded = tiny("qwen2")
-    for batch in range(1, decode.MAX_TRACES + 3):
+    for batch in range(1, trace.MAX_TRACES + 3):
         run(loaded, settings_of("ab", batch=batch, new_tokens=2))
-    assert len(loaded.traces) == decode.MAX_TRACES
+    assert len(loaded.traces) == trace.MAX_TRACES
     assert ("full", batch, False) in loaded.traces
 
 

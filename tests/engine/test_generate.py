@@ -1,5 +1,6 @@
 """The engine's loop: what a run is, how it ends, what it refuses."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 
@@ -302,7 +303,8 @@ def test_onednn_is_off_in_steps_of_one_token_only(
 ) -> None:
     loaded = tiny()
     seen = []
-    monkeypatch.setattr(loaded, "onednn_off_for_one_token", True)
+    backend = dataclasses.replace(loaded.backend, onednn_off_for_one_token=True)
+    monkeypatch.setattr(loaded, "backend", backend)
     real = loaded.model.forward
 
     def looking(**kwargs: object) -> object:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from viz_engine.run import machine
@@ -261,7 +261,8 @@ def load(network: PreTrainedModel, folder: Path) -> Loaded:
     network.save_pretrained(folder)
     write_tokenizer(folder)
     loaded = engine_load.load(str(folder), "cpu", "float32")
-    loaded.compiled_attention = loaded.compiled_prefill = kernels_build.is_loaded()
+    on = kernels_build.is_loaded()
+    loaded.backend = replace(loaded.backend, compiled_decode=on, compiled_prefill=on)
     return loaded
 
 
@@ -362,8 +363,10 @@ def outcome_of(model_type: str) -> Outcome:
     notes = [str(part.reason) for part in loaded.probed.parts if not part.on]
     try:
         gap, reason = difference(network, loaded)
-        if reason and loaded.compiled_attention and (moves := sensitivity(network, loaded)) > CHAOS:
-            loaded.compiled_attention = loaded.compiled_prefill = False
+        on = loaded.backend.compiled_decode
+        if reason and on and (moves := sensitivity(network, loaded)) > CHAOS:
+            off = {"compiled_decode": False, "compiled_prefill": False}
+            loaded.backend = replace(loaded.backend, **off)
             gap, reason = difference(network, loaded)
             notes.append(f"Compared with torch's attention: the last digit of an embedding moves "
                          f"a logit by {moves:.0e}, so no other order of sums agrees.")  # fmt: skip

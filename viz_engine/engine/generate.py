@@ -12,7 +12,6 @@ import datetime
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -32,8 +31,7 @@ from viz_engine.engine.device import (
     start_timer,
     stop_timer,
 )
-from viz_engine.engine.kernels import linear
-from viz_engine.engine.kernels.attention import AttentionLook, compiled, in_float32
+from viz_engine.engine.kernels.context import Capture
 from viz_engine.engine.load import Loaded
 from viz_engine.engine.sampling import Sampler
 from viz_engine.model.tokenizer import clean
@@ -69,7 +67,7 @@ class Options:
     samples: str = "each"  # norms of the rows: after `each` step, all after the `last`, or `none`
     # Each decode step is made a second time, in Python and untimed, for its attention weights. Of
     # one sequence only.
-    capture: AttentionLook | None = None
+    capture: Capture | None = None
 
 
 DEFAULTS = Options()
@@ -331,7 +329,7 @@ class _Run:
         self.seen = stop
         self.num_steps += 1
         yield step
-        yield from self._look(step, first)
+        yield from self._sampled(step, first)
 
     def _row_counts(self) -> tuple[int, int]:
         """Bytes of K, V and states read and written so far."""
@@ -348,7 +346,7 @@ class _Run:
         chosen = self.batch.forced_tokens() if forced else self.sampler.choose(logits)
         return [None if end else id for id, end in zip(chosen, self.batch.reasons, strict=True)]
 
-    def _look(self, step: StepFinished, first: int) -> Iterator[Event]:
+    def _sampled(self, step: StepFinished, first: int) -> Iterator[Event]:
         """Outside the timed span: the norms of the new rows, attention weights where they
         are asked for, and the sensors once a second."""
         if self.cache is not None and self.loaded.spec.num_columns:
@@ -387,16 +385,15 @@ class _Run:
         first = self.seen - 1 if self.cached else 0
         if self.cache is not None:
             self.cache.truncate(first)
-        look = self.options.capture
-        with look.looking():
-            forward(self.loaded, *self.batch.feed(first, self.seen), self.cache)
+        capture = self.options.capture
+        forward(self.loaded, *self.batch.feed(first, self.seen), self.cache, capture)
         return AttentionSample(
             step=step.step,
             sequence=0,
-            layer=look.layer,
-            query_head=look.query_head,
-            first_query=self.seen - len(look.weights),
-            weights=tuple(tuple(round(w, 5) for w in row) for row in look.weights.tolist()),
+            layer=capture.layer,
+            query_head=capture.query_head,
+            first_query=self.seen - len(capture.weights),
+            weights=tuple(tuple(round(w, 5) for w in row) for row in capture.weights.tolist()),
         )
 
 
@@ -420,9 +417,10 @@ def forward(
     positions: torch.Tensor,  # [B, T]
     mask: torch.Tensor | None,  # 0 or 1, [B, columns]
     cache: KVCache | None,
+    capture: Capture | None = None,
 ) -> torch.Tensor:
-    """Logits `[B, vocab]` of the last column."""
-    off = ids.numel() == 1 and loaded.onednn_off_for_one_token
+    """Logits `[B, vocab]` of the last position."""
+    batch, num_new = ids.shape
     given = {
         "input_ids": ids,
         "position_ids": positions,
@@ -431,8 +429,7 @@ def forward(
         "use_cache": cache is not None,
         "logits_to_keep": 1,
     }
-    counting = nullcontext() if cache is None else cache.reads.counting()
-    upcast = loaded.prefill_in_float32 and ids.shape[1] > 1
-    own = compiled(loaded.compiled_prefill if ids.shape[1] > 1 else loaded.compiled_attention)
-    with counting, linear.onednn(not off), in_float32(upcast), own:
+    told = {"reads": None if cache is None else cache.reads, "capture": capture}
+    backend = loaded.backend
+    with backend.decode(batch, **told) if num_new == 1 else backend.prefill(**told):
         return call(loaded.model, loaded.probed.arguments, given)[:, -1]

@@ -30,7 +30,8 @@ from viz_engine.engine.device import (
     free_bytes,
     is_out_of_memory,
 )
-from viz_engine.engine.kernels import attention, build, linear, norm
+from viz_engine.engine.kernels import attention, build
+from viz_engine.engine.kernels.backend import Backend
 from viz_engine.engine.kernels.build import Progress
 from viz_engine.engine.kernels.threads import Threads
 from viz_engine.engine.trace import Traced
@@ -61,10 +62,7 @@ class Loaded:
     stop_token_ids: tuple[int, ...]
     pad_token_id: int
     probed: Probed  # attention, cache, pieces: what agrees with the model as it was loaded
-    compiled_attention: bool  # one query reads its rows with this program's own kernel
-    compiled_prefill: bool  # several do
-    onednn_off_for_one_token: bool
-    prefill_in_float32: bool
+    backend: Backend  # the kernels of its forwards
     threads: Threads
     weight_bytes_once: int | None  # weights that every forward reads whole; None: it chooses some
     lookup_row_bytes: int  # of the embedding tables, for each token
@@ -111,10 +109,7 @@ def load(
     reasons = [device_reason, dtype_reason]
     if model == model_files.DEFAULT_MODEL:
         reasons.append(Message(key="reason.dequantised"))
-    wide = DTYPES[chosen_dtype]
-    matmuls = linear.choose(network, chosen_device, wide)
-    norms = norm.choose(network, chosen_device, wide)
-    reading = _choose_attention(probed, spec, chosen_device, wide, matmuls.prefill_in_float32)
+    backend = Backend.choose(network, spec, chosen_device, DTYPES[chosen_dtype])
     return Loaded(
         name=model,
         model=network,
@@ -124,28 +119,15 @@ def load(
         dtype=chosen_dtype,
         hardware=describe_device(chosen_device),
         reasons=tuple(reasons),
-        parts=(*probed.parts, *reading, norms, *matmuls.parts, formula),
+        parts=(*probed.parts, *backend.parts, formula),
         probed=probed,
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
         pad_token_id=_pad_token_id(config, tokenizer, spec.vocab_size),
-        compiled_attention=reading[0].on,
-        compiled_prefill=reading[1].on,
-        onednn_off_for_one_token=matmuls.onednn_off_for_one_token,
-        prefill_in_float32=matmuls.prefill_in_float32,
+        backend=backend,
         threads=Threads(torch.get_num_threads(), torch.set_num_threads),
         weight_bytes_once=once,
         lookup_row_bytes=lookup,
     )
-
-
-def _choose_attention(
-    probed: Probed, spec: ModelSpec, device: str, dtype: torch.dtype, upcast: bool
-) -> tuple[EnginePart, EnginePart]:
-    """How one query and how several read the rows, by the size of most layers."""
-    sizes = [(at.num_kv_heads, at.key_dim, at.value_dim) for at in spec.layers if at.num_kv_heads]
-    usual = max(sizes, key=sizes.count, default=(0, 0, 0))
-    heads = spec.num_query_heads
-    return attention.choose(heads, usual, device, dtype, probed.own_attention, upcast)
 
 
 def _load_network(folder: Path, device: str, dtype: str, weight_bytes: int) -> PreTrainedModel:

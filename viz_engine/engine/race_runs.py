@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from viz_engine.engine import generate
-from viz_engine.engine.kernels.attention import AttentionLook
+from viz_engine.engine.kernels.context import Capture
 from viz_engine.engine.load import Loaded
 from viz_engine.run import checks
 from viz_engine.run.command import race_command
@@ -34,8 +34,8 @@ from viz_engine.run.members import Planned
 from viz_engine.run.race import RaceSettings, check_lanes
 from viz_engine.text import Message, UserError
 
-MOST_QUERIES = 24  # rows of the square that a look keeps: those next to the newest
-LOOK_TOKENS = 3  # the first and two decode steps: the rows of step n and of step n + 1
+MOST_QUERIES = 24  # rows of the square that a capture keeps: those next to the newest
+CAPTURED_TOKENS = 3  # the first and two decode steps: the rows of step n and of step n + 1
 WARM_UP_TOKENS = 2
 MOST_CHANGED_ROWS = 1024  # of the prompt, whose keys are compared under another first token
 
@@ -156,7 +156,7 @@ class _Race:
                     yield comparison.compared()
                     self.logits.clear()
         if self.settings.layer is not None:
-            yield from self._looks()
+            yield from self._captures()
         if not self._stops() and (changed := self._prefix_changed()) is not None:
             yield changed
 
@@ -195,7 +195,7 @@ class _Race:
             return "none"
         return "last" if _keeps_all(self.load(planned.run)) else "each"
 
-    def _looks(self) -> Iterator[ExperimentEvent]:
+    def _captures(self) -> Iterator[ExperimentEvent]:
         """A short run of each lane with the tokens of the race, for the attention weights."""
         layer, head = self.settings.layer, self.settings.query_head
         for label in self.settings.lanes:
@@ -205,16 +205,16 @@ class _Race:
                 return
             if loaded.spec.layers[layer].kind != "full":
                 return
-        tokens = [t for step in self.first[1].steps for t in step.token_ids[0]][:LOOK_TOKENS]
+        tokens = [t for step in self.first[1].steps for t in step.token_ids[0]]
         for label in self.settings.lanes[::-1]:
             if self._stops():
                 return
             lane = self.settings.lane(label)
-            short = dataclasses.replace(lane, new_tokens=LOOK_TOKENS, warm_up=False)
+            short = dataclasses.replace(lane, new_tokens=CAPTURED_TOKENS, warm_up=False)
             options = generate.Options(
-                forced_tokens=[tokens],
+                forced_tokens=[tokens[:CAPTURED_TOKENS]],
                 samples="none",
-                capture=AttentionLook(layer, head, MOST_QUERIES),
+                capture=Capture(layer, head, MOST_QUERIES),
             )
             yield from self._member(Planned(label=label, repeat=0, run=short), options, "look")
             if self.error:

@@ -1,8 +1,11 @@
 """The decode step without Python: recorded once for a batch size, played back with other rows.
 
 `torch.jit.trace` of the unchanged model. The rows, the new one's place included, are inputs, so one
-trace serves every context length. It is used only where its logits and rows equal the Python
-step's to the bit (`decode.py` sees to that). It knows nothing of runs or of time.
+trace serves every context length. It is used only where its logits, its rows and its counts equal
+those of the step in Python, to the bit. It knows nothing of runs.
+
+All of it can be dropped by itself: this file, `Decoder.tracing`, `Loaded.traces`, `Slab.shorter`,
+`KVCache.next_row`.
 
 Try it: tests/engine/test_decode.py
 """
@@ -18,8 +21,84 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from viz_engine.engine.cache.cache import KVCache
 from viz_engine.engine.cache.slab import Slab, Tensors
-from viz_engine.engine.compatibility import call
+from viz_engine.engine.compatibility import call, first_line
 from viz_engine.engine.kernels.attention import ATTENTION, Rows, register
+from viz_engine.engine.kernels.backend import Backend
+from viz_engine.engine.trial import Step, Trial
+from viz_engine.run.events import EnginePart
+from viz_engine.text import Message
+
+MAX_TRACES = 4  # kept; one takes some 40 MB on the default model
+
+
+class Tracing:
+    """The recorded step of one kind of run, where there is one, and why or why not."""
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        arguments: frozenset[str],
+        backend: Backend,
+        *,
+        key: tuple[str, int, bool],
+        traces: dict[tuple[str, int, bool], tuple["Traced | None", Message]],
+        why_not: str | None,
+    ) -> None:
+        """`key`: cache policy, batch size, with a mask. `traces`: those of the model, by key.
+        `why_not`: the sentence that says why no trace is even tried."""
+        self.network = network
+        self.arguments = arguments
+        self.backend = backend
+        self.key = key
+        self.traces = traces
+        self.why_not = why_not
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `make_ready` has nothing to do."""
+        return self.why_not is not None or self.key in self.traces
+
+    def make_ready(self, trials: Sequence[Trial], eager: Step, clock: Callable[[], int]) -> None:
+        """Record the step, and hold it against `eager`, the step in Python."""
+        while len(self.traces) >= MAX_TRACES:
+            del self.traces[next(iter(self.traces))]
+        self.traces[self.key] = self._record(trials, eager, clock)
+
+    def step(self) -> Step | None:
+        """The recorded step; None where Python makes it."""
+        traced, _ = self.traces.get(self.key, (None, None))
+        return None if traced is None or self.why_not else self._with_kernels(traced)
+
+    def part(self) -> EnginePart:
+        """For RunStarted."""
+        key = self.why_not or ("part.trace_cold" if self.key not in self.traces else None)
+        traced, reason = (None, Message(key=key)) if key else self.traces[self.key]
+        return EnginePart(name="traced_step", on=traced is not None, reason=reason)
+
+    def _record(
+        self, trials: Sequence[Trial], eager: Step, clock: Callable[[], int]
+    ) -> tuple["Traced | None", Message]:
+        """A trace that was found equal, or None, and why."""
+        record = lambda *step: trace(self.network, self.arguments, *step)  # noqa: E731
+        try:
+            traced = trials[0].make(self._with_kernels(record))
+            step = self._with_kernels(traced)
+            if not all(trial.is_equal(eager, step) for trial in trials):
+                return None, Message(key="part.trace_differs")
+            eager_ms, traced_ms = trials[0].timed_ms((eager, step), clock)
+        except Exception as error:  # the tracer and a model can raise anything; Python goes on
+            return None, Message(key="part.trace_failed", params={"reason": first_line(error)})
+        params = {"eager_ms": f"{eager_ms:.1f}", "traced_ms": f"{traced_ms:.1f}"}
+        return traced, Message(key="part.trace_on", params=params)
+
+    def _with_kernels(self, step: Callable[..., object]) -> Callable[..., object]:
+        """The step with the kernels that a step in Python has."""
+
+        def made(*given: object) -> object:
+            with self.backend.decode(self.key[1]):
+                return step(*given)
+
+        return made
 
 
 class Slot(CacheLayerMixin):
@@ -52,7 +131,7 @@ class Slot(CacheLayerMixin):
         return -1
 
 
-class Step(torch.nn.Module):
+class Recordable(torch.nn.Module):
     """A decode step as a function of tensors only."""
 
     def __init__(
@@ -122,7 +201,7 @@ def trace(
     knows. Raises whatever the tracer raises."""
     handed = cache.next_row()
     stores = [(store, len(rows)) for store, rows in handed]
-    step = Step(network, arguments, stores, mask is not None).eval()
+    step = Recordable(network, arguments, stores, mask is not None).eval()
     weights = _weights(network)
     tensors = [t for _, rows in handed for t in rows]
     fewer = [t for store, rows in handed for t in store.shorter(rows)]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from viz_engine import paths
-from viz_engine.engine.kernels import attention, build, linear
+from viz_engine.engine.kernels import attention, build, context, linear
 
 HALF, SINGLE = torch.bfloat16, torch.float32
 
@@ -423,8 +423,8 @@ def test_attention_counts_the_same_rows_whoever_reads_them(
         mask[1, ..., 0] = True
     both = []
     for wanted in (False, True):
-        reads = attention.RowReads()
-        with reads.counting(), attention.compiled(wanted):
+        reads = context.RowReads()
+        with context.Forward(reads=reads, compiled=wanted).entered():
             out, _ = attention.row_attention(None, query, key, value, mask)
         both.append((out, reads.num_bytes))
     assert torch.allclose(both[0][0], both[1][0], atol=1e-6)

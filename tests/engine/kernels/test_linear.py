@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viz_engine.engine.kernels import attention, build, linear
+from viz_engine.engine.kernels import attention, build, context, linear
 from viz_engine.text import Message
 
 SIZES = ((1024, 2048), (2048, 1024), (4096, 1024))
@@ -332,8 +332,8 @@ def test_attention_in_float32_reads_the_same_rows_and_rounds_once(masked: bool) 
     mask = torch.ones(6, 9, dtype=torch.bool).tril(3)[None, None] if masked else None
     if not masked:
         key, value = key[:, :, :6], value[:, :, :6]
-    reads = attention.RowReads()
-    with attention.in_float32(True), reads.counting():
+    reads = context.RowReads()
+    with context.Forward(reads=reads, upcast=True).entered():
         got, _ = attention.row_attention(None, query, key, value, mask)
     exact, _ = attention.row_attention(None, query.float(), key.float(), value.float(), mask)
     assert got.dtype == torch.bfloat16 and torch.equal(got, exact.bfloat16())

@@ -14,7 +14,8 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from viz_engine.engine.cache.slab import Slab, Tensors
-from viz_engine.engine.kernels.attention import RowReads, Rows
+from viz_engine.engine.kernels.attention import Rows
+from viz_engine.engine.kernels.context import RowReads
 from viz_engine.model.spec import LayerSpec
 
 # How a run with this cache policy stores its rows: another policy is a class and a line.
@@ -42,6 +43,7 @@ class KVCache(Cache):
         self.hf_layers = [(i, make()) for i, make in sorted(hf_layers.items())]
         self.slabs: dict[tuple[int, ...], Slab] = {}  # by the layers whose rows they hold
         self.own_attention = own_attention
+        self.device = device
         self.specs = layers
         self.reads = RowReads()
         self.bytes_handed = 0  # rows given to the model's attention
@@ -133,7 +135,7 @@ class KVCache(Cache):
             rows = slab.next_row()
             num_bytes = len(rows) * sum(t.nbytes for t in rows[0])
             self.bytes_handed += num_bytes
-            self.reads.num_bytes += num_bytes
+            self.reads.add(num_bytes)
             handed |= {i: (type(slab), of_layer) for i, of_layer in zip(indices, rows, strict=True)}
         return [handed[i] for i in range(len(self.layers))]
 

@@ -1,14 +1,13 @@
 """The attention that reads the rows: exactly those handed in, each once for its whole query group.
 
-Registered with transformers under a name; `RowReads` counts the bytes of K and V that it reads. It
-raises on an argument that it would have to obey, so that the probe falls back. It knows nothing
-of caches or models.
+Registered with transformers under a name; the forward that is on (`context.py`) says with which
+kernel it reads, and counts what. It raises on an argument that it would have to obey, so that the
+compatibility check falls back. It knows nothing of caches or models.
 
 Try it: tests/engine/test_architectures.py runs every named type through it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -16,20 +15,16 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from viz_engine.engine.kernels import build
+from viz_engine.engine.kernels import build, context
 from viz_engine.run.events import EnginePart
 from viz_engine.text import Message
 
 ATTENTION = "second_token"  # the name under which transformers finds `row_attention`
 # These say nothing that the mask does not say, or speak of things that are not attention's.
 IGNORED = {"position_ids", "use_cache", "is_causal", "sliding_window"}
-_counting: list["RowReads"] = []  # the counter of the forward that is on
-_in_float32: list[bool] = []  # not empty: inside `in_float32`
-_compiled: list[bool] = []  # not empty: inside `compiled`
-PROBED_ROWS = 1024  # on which both ways are timed
+TIMED_ROWS = 1024  # that both ways read
 CHUNK = 256  # queries of a chunk of prefill
 GAIN = 0.9  # of torch's time: what the own kernel must reach
-_looks: list["AttentionLook"] = []  # the look of the forward that is on
 
 
 class StoredRows(Protocol):
@@ -49,92 +44,6 @@ def dense(rows: Rows) -> torch.Tensor:
     return rows if isinstance(rows, torch.Tensor) else rows.dense()
 
 
-class RowReads:
-    """Bytes of K and V that attention has read. A layer that reads another's rows counts them
-    again; of latents the expanded keys and values count, which is what attention reads."""
-
-    __slots__ = ("num_bytes",)
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
-
-    def add(self, key: Rows, value: Rows) -> None:
-        self.num_bytes += key.nbytes + value.nbytes
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count the reads of the forward inside. Not every model hands keyword arguments through
-        to its attention, so the counter is not one."""
-        _counting.append(self)
-        try:
-            yield
-        finally:
-            _counting.pop()
-
-
-class AttentionLook:
-    """The attention weights of one layer and query head: what a look at a forward brings.
-
-    `weights` holds, after a forward inside `looking`, the last `most_queries` query rows of the
-    first sequence as float32 `[queries, rows]`, each summing to 1.
-    """
-
-    __slots__ = ("layer", "most_queries", "query_head", "weights")
-
-    def __init__(self, layer: int, query_head: int, most_queries: int) -> None:
-        self.layer = layer
-        self.query_head = query_head
-        self.most_queries = most_queries
-        self.weights: torch.Tensor | None = None
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Look at the forward inside. It costs a product more: never inside a timed span."""
-        _looks.append(self)
-        try:
-            yield
-        finally:
-            _looks.pop()
-
-    def take(self, query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
-        """`query` `[B, Hq, T, D]`, `key` `[B, Hkv, S, D]` of the layer: a causal softmax, written
-        out."""
-        num_new, num_rows = query.shape[2], key.shape[2]
-        first = max(0, num_new - self.most_queries)
-        queries = query[0, self.query_head, first:].float()  # [n, D]
-        keys = key[0, self.query_head // (query.shape[1] // key.shape[1])].float()  # [S, D]
-        scores = queries @ keys.T * (query.shape[3] ** -0.5 if scaling is None else scaling)
-        seen = torch.ones_like(scores, dtype=torch.bool).tril(num_rows - num_new + first)
-        self.weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
-
-
-@contextmanager
-def in_float32(wanted: bool) -> Iterator[None]:
-    """Convert what several queries at once read to float32, which is exact: some processors
-    multiply faster in it. The rows stay as they are."""
-    if not wanted:
-        yield
-        return
-    _in_float32.append(True)
-    try:
-        yield
-    finally:
-        _in_float32.pop()
-
-
-@contextmanager
-def compiled(wanted: bool) -> Iterator[None]:
-    """Let queries read the rows with this program's own kernel."""
-    if not wanted:
-        yield
-        return
-    _compiled.append(True)
-    try:
-        yield
-    finally:
-        _compiled.pop()
-
-
 def choose(
     num_query_heads: int | None,
     sizes: tuple[int, int, int],
@@ -143,32 +52,31 @@ def choose(
     own_attention: bool,
     upcast: bool,
 ) -> tuple[EnginePart, EnginePart]:
-    """Whether `compiled` is faster than torch here in decode and in prefill (there with
-    `in_float32(upcast)`), for a layer with `sizes` (KV heads, widths of K and of V): timed on some
-    rows."""
+    """Whether the custom kernel is faster than torch here in decode and in prefill (there with
+    `upcast`), for a layer with `sizes` (KV heads, widths of K and of V): timed on some rows."""
     num_heads, width, value_width = sizes
     if device != "cpu" or not own_attention or not num_heads or not num_query_heads:
         return _both_off(Message(key="part.compiled_not_ours"))
     if why := build.load():
         return _both_off(why)
     queries = torch.ones(1, num_query_heads, CHUNK, width, dtype=dtype)
-    key = torch.ones(1, num_heads, PROBED_ROWS, width, dtype=dtype)
-    value = torch.ones(1, num_heads, PROBED_ROWS, value_width, dtype=dtype)
+    key = torch.ones(1, num_heads, TIMED_ROWS, width, dtype=dtype)
+    value = torch.ones(1, num_heads, TIMED_ROWS, value_width, dtype=dtype)
     if num_query_heads % num_heads or not build.takes_rows(key, value, None):
         return _both_off(Message(key="part.compiled_widths"))
-    mask = torch.ones(CHUNK, PROBED_ROWS, dtype=torch.bool).tril(PROBED_ROWS - CHUNK)[None, None]
+    mask = torch.ones(CHUNK, TIMED_ROWS, dtype=torch.bool).tril(TIMED_ROWS - CHUNK)[None, None]
     one = (queries[:, :, :1], key, value, None, None)
     chunk = (queries, key, value, mask, None)
-    ways = {"decode": (_one_query, one), "prefill": (_many_queries, chunk)}
-    with torch.inference_mode(), in_float32(upcast):
+    ways = ((_one_query, one), (partial(_many_queries, upcast=upcast), chunk))
+    with torch.inference_mode():
         decode, prefill = (
             build.fastest_ms(
                 {
                     "own": [lambda given=given: build.attend(*given)],
-                    "torch": [lambda theirs=theirs, given=given: theirs(*given)],
+                    "torch": [lambda way=way, given=given: way(*given)],
                 }
             )
-            for theirs, given in ways.values()
+            for way, given in ways
         )
     return (
         _measured(
@@ -195,7 +103,7 @@ def _both_off(why: Message) -> tuple[EnginePart, EnginePart]:
 
 def _measured(name: str, if_on: str, if_off: str, took: dict[str, float]) -> EnginePart:
     on = took["own"] < GAIN * took["torch"]
-    params = {f"{which}_ms": f"{ms:.3f}" for which, ms in took.items()} | {"rows": PROBED_ROWS}
+    params = {f"{which}_ms": f"{ms:.3f}" for which, ms in took.items()} | {"rows": TIMED_ROWS}
     reason = Message(key=if_on if on else if_off, params=params)
     return EnginePart(name=name, on=on, reason=reason)
 
@@ -226,20 +134,21 @@ def row_attention(
         raise NotImplementedError(", ".join(unknown) or "dropout")
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         raise NotImplementedError("attention_mask as numbers")
-    if _counting:
-        _counting[-1].add(key, value)
+    on = context.current()
+    if on.reads is not None:
+        on.reads.add(key.nbytes + value.nbytes)
     key, value = dense(key), dense(value)
-    if _looks and module.layer_idx == _looks[-1].layer:
-        _looks[-1].take(query, key, scaling)
+    if on.capture is not None and module.layer_idx == on.capture.layer:
+        on.capture.take(query, key, scaling)
     if softcap is not None or s_aux is not None:
         return _explicit(query, key, value, attention_mask, scaling, softcap, s_aux), None
     num_new = query.shape[2]
     alone = attention_mask is None and num_new not in (1, key.shape[2])  # which it sees is not said
-    if _compiled and not alone and build.takes_rows(key, value, attention_mask, num_new):
+    if on.compiled and not alone and build.takes_rows(key, value, attention_mask, num_new):
         return build.attend(query, key, value, attention_mask, scaling), None
     if num_new == 1:
         return _one_query(query, key, value, attention_mask, scaling), None
-    return _many_queries(query, key, value, attention_mask, scaling), None
+    return _many_queries(query, key, value, attention_mask, scaling, upcast=on.upcast), None
 
 
 def _many_queries(
@@ -248,9 +157,11 @@ def _many_queries(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     scaling: float | None,
+    *,
+    upcast: bool,
 ) -> torch.Tensor:
     num_query_heads, num_kv_heads, dtype = query.shape[1], key.shape[1], query.dtype
-    if _in_float32:
+    if upcast:
         query, key, value = query.float(), key.float(), value.float()
     grouped = num_query_heads != num_kv_heads
     if grouped and mask is not None and query.is_cuda:
