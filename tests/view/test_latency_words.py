@@ -2,6 +2,7 @@
 
 import html
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,9 +11,9 @@ from viz_engine.analysis import diagnose, fits, latency
 from viz_engine.analysis.points import points_of
 from viz_engine.numbers import ms, share
 from viz_engine.run.experiment import ExperimentLog
-from viz_engine.text import t
+from viz_engine.text import Message, t
 from viz_engine.view import markup
-from viz_engine.view.latency import charts
+from viz_engine.view.latency import charts, tables
 from viz_engine.view.latency import words as latency_words
 from viz_engine.view.latency.roofline import roofline_chart
 
@@ -150,11 +151,11 @@ def medians_ms(found: ExperimentLog) -> str:
 
 
 def test_the_table_of_definitions_shows_every_tool_and_dashes(say) -> None:
-    table = latency_words.definition_table([Machine().run(1, 64, 1, 0)], say)
-    for tool in latency_words.TOOLS.values():
+    table = tables.definition_table([Machine().run(1, 64, 1, 0)], say)
+    for tool in tables.TOOLS.values():
         assert tool in table
     assert ">-<" in table  # one token: no ITL
-    assert "llmperf" in latency_words.formula_table(say)
+    assert "llmperf" in tables.formula_table(say)
 
 
 def test_a_chat_is_drawn_with_the_visitors_unit(say) -> None:
@@ -182,10 +183,10 @@ def test_ttft_beyond_the_longest_run_is_drawn_apart_and_called_so(say) -> None:
 
 def test_verdicts_are_notices(say) -> None:
     found = diagnose.diagnose(TTFT, CEILINGS)
-    notice = partial(latency_words.verdict_notice, language="en", say=say)
+    notice = partial(tables.verdict_notice, language="en", say=say)
     made = markup.notices([notice(found.prefill), notice(found.decode)])
     assert "computing" in made and made.count("notice ") >= 2
-    table = latency_words.shares_table(found, say)
+    table = tables.shares_table(found, say)
     assert say("lat.unexplained") in table
     rest = diagnose.unexplained(found.prefill)
     assert sum(found.prefill.shares.values()) + rest == pytest.approx(1)
@@ -200,3 +201,54 @@ def test_the_roof_that_holds_is_the_solid_line_and_the_others_are_dashed(say) ->
         assert (lines[roof].line.dash, lines[other].line.dash) == ("solid", "dash")
         (ridge,) = figure.layout.shapes
         assert ridge.x0 == ceilings.flops[roof].per_s / 2e10
+
+
+def test_a_ratio_of_prices_stands_beside_that_of_costs_and_is_a_dash_without_them(say) -> None:
+    costs = latency.token_costs(result(BATCH, "batch"))
+    assert "4.0" in latency_words.price_ratio(costs, 2.0, 8.0, say)
+    for price_in, price_out in ((None, 8.0), (2.0, None), (0.0, 8.0)):
+        told = latency_words.price_ratio(costs, price_in, price_out, say)
+        assert "4.0" not in told and "-" in told and f"{costs.ratios[1]:.1f}" in told
+
+
+def test_the_turns_of_a_conversation_are_added_up(say) -> None:
+    turns = latency.turns(
+        num=3,
+        user_tokens=100,
+        answer_tokens=300,
+        system_tokens=500,
+        price_in=1e6,
+        price_out=0.0,
+        line=None,
+    )
+    told = latency_words.turns_note(turns, "token", say, priced=False)
+    assert turns[-1].read_tokens == 1400 and "1\u202f400" in told
+    assert f"{sum(turn.read_tokens for turn in turns):,}".replace(",", "\u202f") in told
+
+
+def test_whose_numbers_these_are_says_how_a_sweep_ended(say) -> None:
+    done = result(TTFT)
+    told = latency_words.where(done, "measured", say, result(ITL, "itl"))
+    assert done.started.hardware.name in told and str(len(TTFT) + len(ITL)) in told
+    assert say("lat.tag.measured") in told and say("lat.ended.cancelled") not in told
+
+
+class Waits:
+    """A sweep in the queue, then on at its second value."""
+
+    state, message, fraction = "loading", Message(key="progress.warm_up"), 0.5
+    settings = SimpleNamespace(varied="batch")
+
+
+def test_a_sweep_says_what_it_waits_for_and_then_how_far_it_is(say) -> None:
+    newest = SimpleNamespace(label={"batch": 4}, open=True)
+    standing = SimpleNamespace(newest=newest, num_done=3, num_total=9, left_s=42.4)
+    assert latency_words.progress(Waits, standing, say, "en").endswith(" 50%")
+    on = SimpleNamespace(state="running", message=Waits.message, settings=Waits.settings)
+    assert latency_words.progress(on, standing, say, "en") == (
+        say("lat.progress", done=3, total=9, value=4) + " · " + say("lat.left", seconds=42)
+    )
+    standing.left_s, newest.open = None, False
+    assert latency_words.progress(on, standing, say, "en") == say(
+        "lat.progress", done=3, total=9, value="-"
+    )

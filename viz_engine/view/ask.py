@@ -303,14 +303,8 @@ class Ask:
 
     def download(self, run: Run) -> None:
         """The button that saves a run's records."""
-        st.download_button(
-            self.said("download"),
-            data=lambda: "".join(line + "\n" for line in run.lines),
-            file_name=f"{run.id}.jsonl",
-            mime="application/x-ndjson",
-            icon=":material/download:",
-            on_click="ignore",
-            width="stretch",
+        jsonl_button(
+            self.said("download"), lambda: "".join(line + "\n" for line in run.lines), run.id
         )
 
 
@@ -354,6 +348,19 @@ def segments(
     """One of a few, as segments side by side; returns the chosen one."""
     return st.segmented_control(
         label, options, required=True, format_func=show, key=page.key(name), **more, **KEEP
+    )
+
+
+def jsonl_button(label: str, data: Callable[[], str], name: str) -> None:
+    """The button that saves records, a line each."""
+    st.download_button(
+        label,
+        data=data,
+        file_name=f"{name}.jsonl",
+        mime="application/x-ndjson",
+        icon=":material/download:",
+        on_click="ignore",
+        width="stretch",
     )
 
 

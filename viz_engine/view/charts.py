@@ -165,7 +165,6 @@ class Axis:
     title: str
     log: bool = False
     ticks: Sequence[float] | None = None
-    texts: Sequence[str] | None = None
     range: tuple[float, float] | None = None
     decades: int = 1  # from tick to tick of a logarithmic axis
     exponent: str = "none"  # of Plotly's formats of large numbers: power
@@ -175,8 +174,8 @@ class Axis:
         if self.log:
             found |= {"type": "log", "dtick": self.decades, "exponentformat": self.exponent}
         if self.ticks is not None:
-            texts = self.texts or [grouped(tick) for tick in self.ticks]
-            found |= {"tickmode": "array", "tickvals": list(self.ticks), "ticktext": list(texts)}
+            texts = [grouped(tick) for tick in self.ticks]
+            found |= {"tickmode": "array", "tickvals": list(self.ticks), "ticktext": texts}
         if self.range is not None:
             ends = [math.log10(end) for end in self.range] if self.log else list(self.range)
             found["range"] = ends

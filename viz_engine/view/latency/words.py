@@ -1,4 +1,4 @@
-"""The latency page's cards and tables: from sweeps to markup, in words that `say` gives.
+"""The latency page's lines and cards: from sweeps to markup, in words that `say` gives.
 
 Times of the visitor's own sweep are tagged measured, those of a sweep from a file recorded; the
 ceilings are measured, least times predicted. It knows no Streamlit.
@@ -9,27 +9,87 @@ Try it: tests/view/test_latency_words.py
 import dataclasses
 from collections.abc import Sequence
 
-from viz_engine.analysis import definitions, diagnose, fits, latency, roofline
-from viz_engine.analysis.diagnose import Diagnosis, Verdict
-from viz_engine.analysis.latency import Growth, TokenCosts
+from viz_engine.analysis import definitions, fits, latency, roofline
+from viz_engine.analysis.latency import Growth, TokenCosts, Turn
 from viz_engine.analysis.points import Spread, points_of
 from viz_engine.memory import devices
-from viz_engine.numbers import NONE, giga, grouped, ms, share
+from viz_engine.numbers import NONE, amount, giga, grouped, ms, share
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.events import RunStarted
 from viz_engine.run.experiment import ExperimentLog
-from viz_engine.run.log import RunLog
+from viz_engine.run.members import Progress
+from viz_engine.server.runs import Run
 from viz_engine.text import Say
-from viz_engine.view import markup
-from viz_engine.view.markup import Cell, Number
+from viz_engine.view.markup import Number
 
-TOOLS = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "guidellm": "GuideLLM",
-    "aiperf": "AIPerf",
-    "llmperf": "llmperf",
-}
+# ---- lines -------------------------------------------------------------------------------------
+
+
+def where(result: ExperimentLog, tag: str, say: Say, *others: ExperimentLog) -> str:
+    """Whose numbers these are; `others` are of the same machine."""
+    started = result.started
+    text = say(
+        "lat.where",
+        tag=say(f"lat.tag.{tag}"),
+        machine=started.hardware.name,
+        device=started.hardware.device,
+        threads=started.hardware.num_threads or NONE,
+        model=started.spec.name if started.spec else started.settings.model,
+        dtype=started.settings.dtype,
+        runs=sum(len(one.runs()) for one in (result, *others)),
+        when=started.started_at[:10],
+    )
+    return text if result.ended == "done" else f"{text} · {say(f'lat.ended.{result.ended}')}"
+
+
+def progress(run: Run, standing: Progress, say: Say, language: str) -> str:
+    """How far a sweep is, or what it waits for."""
+    if run.message is not None and run.state != "running":
+        text = run.message.text(language)
+        return text if run.fraction is None else f"{text} {run.fraction:.0%}"
+    newest, left = standing.newest, standing.left_s
+    value = newest.label[run.settings.varied] if newest and newest.open else NONE
+    text = say("lat.progress", done=standing.num_done, total=standing.num_total, value=value)
+    return text if left is None else f"{text} · {say('lat.left', seconds=round(left))}"
+
+
+def ends(result: ExperimentLog, figure: str) -> dict[str, object]:
+    """The medians of a figure at both ends of a sweep, for who cannot see its chart."""
+    points = points_of(result)
+    first, last = (getattr(point, figure) for point in (points[0], points[-1]))
+    return {
+        "first": points[0].value,
+        "last": points[-1].value,
+        "low": ms(first.median if first else None),
+        "high": ms(last.median if last else None),
+    }
+
+
+def price_ratio(
+    found: TokenCosts, price_in: float | None, price_out: float | None, say: Say
+) -> str:
+    """The ratio of a provider's prices beside those of the costs."""
+    known = price_in and price_out is not None
+    return say(
+        "lat.price_ratio",
+        prices=f"{price_out / price_in:.1f}" if known else NONE,
+        one=f"{found.ratios[1]:.1f}",
+        best=f"{found.ratios[found.best_batch]:.1f}",
+        batch=found.best_batch,
+    )
+
+
+def turns_note(turns: Sequence[Turn], unit: str, say: Say, *, priced: bool) -> str:
+    """What the last turn of a conversation costs, and all of them."""
+    last = turns[-1]
+    return say(
+        "lat.turns_note" if priced else "lat.turns_tokens",
+        turns=len(turns),
+        tokens=grouped(last.read_tokens),
+        price=amount(last.price, unit),
+        total=amount(sum(turn.price for turn in turns), unit),
+        cached=amount(sum(turn.cached_price for turn in turns), unit),
+    )
 
 
 # ---- cards -------------------------------------------------------------------------------------
@@ -287,57 +347,3 @@ def price_cards(found: TokenCosts, tag: str, say: Say) -> list[Number]:
     cards.append(_card(say, "price_batch", between, tag, "", listed=listed,
                        least=f"{min(found.ratios.values()):.1f}"))  # fmt: skip
     return cards
-
-
-# ---- tables and notices --------------------------------------------------------------------------
-
-
-def definition_table(logs: Sequence[RunLog], say: Say) -> str:
-    """Each tool's TTFT, ITL and TPOT from the same runs, with their formulas."""
-    head = [say("lat.def.tool")]
-    head += [say(f"lat.def.{name}") for name in ("ttft", "itl", "itl_p95", "itl_p99", "tpot")]
-    head += [say("lat.def.samples")]
-    rows: list[list[str | Cell]] = []
-    for one in definitions.report(*logs):
-        figures = (one.ttft.median, one.itl.median, one.itl.p95, one.itl.p99, one.tpot.median)
-        shown = [ms(None if value is None else value / 1e9) for value in figures]
-        kinds = ("ttft", "itl", "itl", "itl", "tpot")
-        cells = [
-            Cell(text=text, help=say(f"lat.formula.{one.tool}.{kind}"))
-            for text, kind in zip(shown, kinds, strict=True)
-        ]
-        counts = f"{one.ttft.num} / {one.itl.num} / {one.tpot.num}"
-        rows.append([TOOLS[one.tool], *cells, counts])
-    return markup.table(head, rows)
-
-
-def formula_table(say: Say) -> str:
-    """The formulas behind the table, a tool a row."""
-    head = [say("lat.def.tool"), "TTFT", "ITL", "TPOT"]
-    rows = [
-        [TOOLS[tool], *(say(f"lat.formula.{tool}.{kind}") for kind in ("ttft", "itl", "tpot"))]
-        for tool in TOOLS
-    ]
-    return markup.table(head, rows)
-
-
-def verdict_notice(verdict: Verdict, language: str, say: Say) -> tuple[str, str, str]:
-    """A verdict as one of `markup.notices`: tone, heading, text."""
-    text = verdict.why.text(language) if verdict.why else ""
-    if (sure := diagnose.confidence(verdict)) is not None:
-        text += sure.text(language)
-    tone = "good" if verdict.causes else ""
-    return tone, diagnose.headline(verdict).text(language), text.strip()
-
-
-def shares_table(found: Diagnosis, say: Say) -> str:
-    """Where each phase's time goes, as far as the fit can say, and what it leaves."""
-    head = [say("lat.phase"), *(say(f"diagnose.cause.{cause}") for cause in diagnose.CAUSES)]
-    head.append(say("lat.unexplained"))
-    rows = []
-    for verdict in (found.prefill, found.decode):
-        cells: list[str | Cell] = [share(verdict.shares.get(cause)) for cause in diagnose.CAUSES]
-        rest = share(diagnose.unexplained(verdict))
-        cells.append(Cell(text=rest, help=say("lat.unexplained_help")))
-        rows.append([say(f"lat.phase.{verdict.phase}"), *cells])
-    return markup.table(head, rows)
