@@ -14,10 +14,10 @@ from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache, PreTrainedModel
 
 from tests.support import architectures
-from tests.support.architectures import NAMED, NUM_STEPS, PIECE, TOLERANCE
+from tests.support.architectures import CHUNK, NAMED, NUM_STEPS, TOLERANCE
 from viz_engine.engine import compatibility, generate
 from viz_engine.engine.cache import cache, slab
-from viz_engine.engine.compatibility import Probed
+from viz_engine.engine.compatibility import Compatibility
 from viz_engine.engine.load import Loaded
 from viz_engine.model.spec import ModelSpec
 from viz_engine.run import checks, cost
@@ -119,13 +119,13 @@ def test_parts_say_what_is_ours_and_why(
 ) -> None:
     for model_type in NAMED:
         _, loaded = made(model_type)
-        assert loaded.probed.cached
-        assert loaded.probed.own_attention == (model_type != "falcon"), model_type
-        assert loaded.probed.pieces == (model_type != "jamba"), model_type
+        assert loaded.compatibility.cached
+        assert loaded.compatibility.own_attention == (model_type != "falcon"), model_type
+        assert loaded.compatibility.chunks == (model_type != "jamba"), model_type
     _, falcon = made("falcon")
     assert "attention of its own" in str(falcon.parts[0].reason)
     _, jamba = made("jamba")
-    log = run(jamba, batch=1, chunk_len=PIECE)
+    log = run(jamba, batch=1, chunk_len=CHUNK)
     assert log.started.settings.chunk_len == 0 and len(log.steps) == NUM_STEPS + 1
     pieces = next(part for part in log.started.parts if part.name == "pieces")
     assert not pieces.on and "logits differ" in str(pieces.reason)
@@ -150,7 +150,7 @@ def observed(
             seen.append(self)
 
     monkeypatch.setattr(generate, "KVCache", Watched)
-    chunk_len = PIECE if loaded.probed.pieces else 0
+    chunk_len = CHUNK if loaded.compatibility.chunks else 0
     settings = architectures.settings_of(batch, chunk_len=chunk_len, new_tokens=NUM_TOKENS)
     with Products(written_out=loaded.spec.model_type in WRITTEN_OUT) as products:
         for event in generate.generate(loaded, settings, run_id="r"):
@@ -200,11 +200,11 @@ def test_bytes_are_what_independent_observers_see(
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-    arguments = loaded.probed.arguments
+    arguments = loaded.compatibility.arguments
     first = 0
     for step, attended, storage in observed(loaded, monkeypatch, batch):
-        stop = ids.shape[1] if step.phase == "decode" else min(first + PIECE, ids.shape[1])
-        stop = stop if loaded.probed.pieces else ids.shape[1]
+        stop = ids.shape[1] if step.phase == "decode" else min(first + CHUNK, ids.shape[1])
+        stop = stop if loaded.compatibility.chunks else ids.shape[1]
         states_before = state_bytes(theirs)
         given = {
             "input_ids": ids[:, first:stop],
@@ -244,7 +244,7 @@ def test_what_is_reserved_at_the_end_was_foretold(
     made: Callable[[str], tuple[PreTrainedModel, Loaded]], model_type: str
 ) -> None:
     _, loaded = made(model_type)
-    log = run(loaded, batch=3, chunk_len=PIECE)
+    log = run(loaded, batch=3, chunk_len=CHUNK)
     need = checks.footprint(
         loaded.spec,
         "float32",
@@ -288,8 +288,10 @@ def test_a_formula_stands_only_for_the_model_that_was_loaded(
     network, loaded = made("llama")
     read = (loaded.weight_bytes_once, loaded.lookup_row_bytes)
 
-    def problem(spec: ModelSpec, probed: Probed = loaded.probed, read=read) -> str | None:
-        part = compatibility.check_formula(spec, network, probed, read)
+    def problem(
+        spec: ModelSpec, found: Compatibility = loaded.compatibility, read=read
+    ) -> str | None:
+        part = compatibility.check_formula(spec, network, found, read)
         return None if part.on else part.reason.key.removeprefix("part.formula.")
 
     assert problem(loaded.spec) is None
@@ -297,15 +299,15 @@ def test_a_formula_stands_only_for_the_model_that_was_loaded(
     assert problem(replace(loaded.spec, weights=loaded.spec.weights[:-1])) == "held"
     assert problem(loaded.spec, read=(read[0] - 4, read[1])) == "held"
     assert problem(replace(loaded.spec, layers=loaded.spec.layers[:-1])) == "layers"
-    assert problem(loaded.spec, replace(loaded.probed, own_attention=False)) == "layers"
-    assert problem(loaded.spec, replace(loaded.probed, arguments=frozenset())) == "logits"
+    assert problem(loaded.spec, replace(loaded.compatibility, own_attention=False)) == "layers"
+    assert problem(loaded.spec, replace(loaded.compatibility, arguments=frozenset())) == "logits"
 
 
 def test_a_type_without_a_cache_runs_without_one_only(
     made: Callable[[str], tuple[PreTrainedModel, Loaded]],
 ) -> None:
     _, loaded = made("openai-gpt")
-    assert not loaded.probed.cached
+    assert not loaded.compatibility.cached
     settings = architectures.settings_of(1, chunk_len=0)
     with pytest.raises(UserError, match="Choose “no cache”"):
         next(generate.generate(loaded, settings, run_id="r"))
@@ -331,12 +333,12 @@ def test_windows_slide_and_results_stay(
     model_type: str,
 ) -> None:
     network, loaded = made(model_type)
-    before = run(loaded, batch=3, chunk_len=PIECE)
+    before = run(loaded, batch=3, chunk_len=CHUNK)
     monkeypatch.setattr(slab, "BLOCK_LEN", 8)
     small = lambda num: -(-num // 8) * 8  # noqa: E731
     monkeypatch.setattr(slab, "block_columns", small)
     monkeypatch.setattr(slab, "slab_columns", lambda layer, num: small(min(num, 24)))
-    after = run(loaded, batch=3, chunk_len=PIECE)
+    after = run(loaded, batch=3, chunk_len=CHUNK)
     assert [s.token_ids for s in after.steps] == [s.token_ids for s in before.steps]
     assert [s.kv_live_bytes for s in after.steps] == [s.kv_live_bytes for s in before.steps]
     samples = [[e for e in log if isinstance(e, KVSample)] for log in (before, after)]

@@ -104,7 +104,7 @@ def test_counted_equals_predicted_for_types_that_a_config_describes(
     model_type: str, tmp_path: Path
 ) -> None:
     loaded = architectures.load(architectures.build(model_type), tmp_path)
-    settings = architectures.settings_of(3, chunk_len=architectures.PIECE, new_tokens=6)
+    settings = architectures.settings_of(3, chunk_len=architectures.CHUNK, new_tokens=6)
     steps = assert_counts_agree(loaded, settings)
     assert (steps[0].weight_bytes_read is None) == (model_type in MIXTURES)
 
@@ -115,7 +115,7 @@ def test_latent_rows_are_counted_and_predicted_as_they_are_read_unfolded(
 ) -> None:
     # What is unfolded is no slab's: test_architectures has an observer that sees it.
     loaded = architectures.load(architectures.build(model_type), tmp_path)
-    settings = architectures.settings_of(3, chunk_len=architectures.PIECE, new_tokens=6)
+    settings = architectures.settings_of(3, chunk_len=architectures.CHUNK, new_tokens=6)
     for step, tally, predicted in tallied(loaded, settings, Tally(loaded.model)):
         assert all(getattr(step, kind) == getattr(predicted, kind) for kind in KINDS)
         assert step.kv_bytes_written == tally.kv_bytes_written
@@ -262,6 +262,6 @@ def test_the_tally_notices_a_cache_that_copies(
 def test_cost_rows_are_what_the_slab_is_made_of(tiny: Callable[..., Loaded]) -> None:
     spec = tiny().spec
     like = {"dtype": torch.float32, "device": "cpu"}
-    made = cache.KVCache(spec.layers, batch=2, num_columns=300, **like)
+    made = cache.KVCache(spec.layers, batch=2, num_positions=300, **like)
     assert made.reserved_bytes == 2 * 512 * cost.row_bytes(spec, "float32")
     assert made.live_bytes == 0

@@ -61,7 +61,7 @@ def test_traced_steps_give_the_logits_and_counts_of_python_steps(
 @pytest.mark.parametrize("model_type", architectures.NAMED)
 def test_every_named_type_is_traced_right_or_not_at_all(tmp_path: Path, model_type: str) -> None:
     loaded = architectures.load(architectures.build(model_type), tmp_path)
-    if not loaded.probed.cached:
+    if not loaded.compatibility.cached:
         return
     for batch in (1, 3):
         settings = architectures.settings_of(batch, chunk_len=0, new_tokens=24)
@@ -75,7 +75,7 @@ def test_every_named_type_is_traced_right_or_not_at_all(tmp_path: Path, model_ty
         assert traced.reason.key in ("part.trace_on", "part.trace_layers"), str(traced.reason)
         windows = any(layer.window for layer in loaded.spec.layers)
         plain = {layer.kind for layer in loaded.spec.layers} <= {"full", "sliding"}
-        if plain and loaded.probed.own_attention and not loaded.probed.theirs:
+        if plain and loaded.compatibility.own_attention and not loaded.compatibility.hf_layers:
             assert traced.on is (batch == 1 or not windows)
 
 
@@ -90,7 +90,7 @@ def test_one_trace_serves_every_length_of_a_batch_size(tiny: Callable[..., Loade
 def test_a_left_padded_batch_is_traced_with_its_mask(tiny: Callable[..., Loaded]) -> None:
     loaded = tiny()
     assert_alike(loaded, settings_of("abc def ghi", "x", "longer than a piece of sixteen"))
-    assert_alike(loaded, settings_of("abc" * 20, "x", chunk_len=16))  # a first piece of pads only
+    assert_alike(loaded, settings_of("abc" * 20, "x", chunk_len=16))  # a first chunk of pads only
     assert {("full", 3, True), ("full", 2, True)} <= set(loaded.traces)
 
 

@@ -62,8 +62,8 @@ def test_every_run_keeps_the_logs_invariants(
     settings = settings_of(("a prompt of twenty..", "b", "two"), cache=cache, chunk_len=chunk_len)
     log = run(tiny(family, dtype), settings)  # RunLog.append checks each record
     assert log.finished.finish_reason == "length"
-    num_pieces = 3 if cache == "full" and chunk_len == 7 else 1
-    assert [s.phase for s in log.steps] == ["prefill"] * num_pieces + ["decode"] * 5
+    num_chunks = 3 if cache == "full" and chunk_len == 7 else 1
+    assert [s.phase for s in log.steps] == ["prefill"] * num_chunks + ["decode"] * 5
     assert log.num_rows == ([25, 6, 8] if cache == "full" else [0, 0, 0])
     assert all(len(tokens_of(log, b)) == 6 for b in range(3))
     assert RunLog.read(log.to_jsonl().encode()).events == log.events
@@ -76,16 +76,16 @@ def test_the_last_token_never_gets_a_row(tiny: Callable[..., Loaded]) -> None:
 
 
 @pytest.mark.parametrize("chunk_len", [1, 3, 16, 0])
-def test_pieces_give_the_same_tokens_as_one_piece(
+def test_chunks_give_the_same_tokens_as_one_forward(
     tiny: Callable[..., Loaded], chunk_len: int
 ) -> None:
-    prompts = ("a longer prompt that is read in pieces", "short")
+    prompts = ("a longer prompt that is read in chunks", "short")
     whole = run(tiny(), settings_of(prompts, chunk_len=0))
-    pieces = run(tiny(), settings_of(prompts, chunk_len=chunk_len))
-    assert [tokens_of(pieces, b) for b in (0, 1)] == [tokens_of(whole, b) for b in (0, 1)]
+    chunks = run(tiny(), settings_of(prompts, chunk_len=chunk_len))
+    assert [tokens_of(chunks, b) for b in (0, 1)] == [tokens_of(whole, b) for b in (0, 1)]
 
 
-def test_a_piece_of_pads_only_feeds_a_sequence_nothing(tiny: Callable[..., Loaded]) -> None:
+def test_a_chunk_of_pads_only_feeds_a_sequence_nothing(tiny: Callable[..., Loaded]) -> None:
     log = run(tiny(), settings_of(("x" * 20, "y"), chunk_len=8))
     assert [s.num_new_tokens for s in log.steps[:3]] == [(8, 0), (8, 0), (4, 1)]
     assert [s.context_len for s in log.steps[:3]] == [(8, 0), (16, 0), (20, 1)]
@@ -138,7 +138,7 @@ def test_started_says_all_that_was_chosen_and_why(tiny: Callable[..., Loaded]) -
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
 def test_cancel_ends_the_run_before_the_next_step(tiny: Callable[..., Loaded], after: int) -> None:
     asked = itertools.count()
-    settings = settings_of("x" * 40, chunk_len=16)  # three pieces, then decode
+    settings = settings_of("x" * 40, chunk_len=16)  # three chunks, then decode
     log = run(tiny(), settings, cancelled=lambda: next(asked) >= after)
     assert len(log.steps) == after
     assert log.finished.finish_reason == "cancelled"

@@ -1,7 +1,7 @@
 """What a config says of the layers and the weights equals what transformers builds from it.
 
-The oracle: the cache that transformers fills (seen through the engine's own probe) and the
-parameters of its modules.
+The oracle: the cache that transformers fills (seen through the engine's compatibility check) and
+the parameters of its modules.
 """
 
 import json

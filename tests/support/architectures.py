@@ -42,7 +42,7 @@ from viz_engine.text import UserError  # noqa: E402
 
 NUM_STEPS = 40  # after the prefill
 PROMPTS = ("The first of three, and the longest.#", "One of middle length.", "Short one")
-PIECE = 16
+CHUNK = 16
 WINDOW = 16
 TOLERANCE = 1e-4
 LAST_DIGIT = 2**-24  # of a float32 number, as a share of it
@@ -306,10 +306,10 @@ def difference(network: PreTrainedModel, loaded: Loaded) -> tuple[float, str]:
         prompts = generate.encode(loaded, settings_of(batch, chunk_len=0))
         # The same pads: some types take no mask, and read them.
         tokens, logits = generated(
-            network, prompts, loaded.pad_token_id, use_cache=loaded.probed.cached
+            network, prompts, loaded.pad_token_id, use_cache=loaded.compatibility.cached
         )
-        for chunk_len in (0, PIECE) if loaded.probed.pieces else (0,):
-            cache = "full" if loaded.probed.cached else "none"
+        for chunk_len in (0, CHUNK) if loaded.compatibility.chunks else (0,):
+            cache = "full" if loaded.compatibility.cached else "none"
             settings = settings_of(batch, chunk_len=chunk_len, cache=cache)
             ours: list[torch.Tensor] = []
             take = lambda step, got, ours=ours: ours.append(got.clone())  # noqa: E731
@@ -345,6 +345,13 @@ def sensitivity(network: PreTrainedModel, loaded: Loaded) -> float:
     return float((moved - logits).abs().max())
 
 
+def _chunks(loaded: Loaded) -> str:
+    """Whether the prompt can be read in chunks, for the table."""
+    if not loaded.compatibility.cached:
+        return "no cache"
+    return "yes" if loaded.compatibility.chunks else "no"
+
+
 def outcome_of(model_type: str) -> Outcome:
     """Build a type, load it, and compare."""
     try:
@@ -360,7 +367,7 @@ def outcome_of(model_type: str) -> Outcome:
             return Outcome(
                 model_type=model_type, reason=f"not loaded: {engine_load.first_line(error)}"
             )
-    notes = [str(part.reason) for part in loaded.probed.parts if not part.on]
+    notes = [str(part.reason) for part in loaded.compatibility.parts if not part.on]
     try:
         gap, reason = difference(network, loaded)
         on = loaded.backend.compiled_decode
@@ -375,9 +382,9 @@ def outcome_of(model_type: str) -> Outcome:
     kinds = [layer.kind for layer in loaded.spec.layers]
     return Outcome(
         model_type=model_type,
-        attention="ours" if loaded.probed.own_attention else "own",
+        attention="ours" if loaded.compatibility.own_attention else "own",
         layers=", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)),
-        pieces="no cache" if not loaded.probed.cached else "yes" if loaded.probed.pieces else "no",
+        pieces=_chunks(loaded),
         gap=gap,
         notes=" ".join(notes),
         reason=reason,
@@ -417,7 +424,7 @@ def table(outcomes: list[Outcome]) -> str:
         f"{len(built)} could be built from a tiny config; of those {len(cached)} run with a cache "
         f"and {len(same) - len(cached)} without one, with the tokens of `generate` in float32: "
         f"{NUM_STEPS} steps after the prompt, batch 1 and a left-padded batch of 3, the prompt in "
-        f"one piece and, where the type allows it, in pieces of {PIECE}.",
+        f"one piece and, where the type allows it, in pieces of {CHUNK}.",
         "",
         "Attention: ours, or the model's own. Layers: what each keeps. Pieces: whether the prompt "
         "can be read in pieces. Gap: the largest between a logit and transformers'.",

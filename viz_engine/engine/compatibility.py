@@ -1,7 +1,7 @@
 """What a loaded model can be run with, found by running it on a dozen tokens.
 
 Each choice comes with its reason: our attention or the model's own, our rows or transformers'
-layers, the prompt in pieces or in one, a cache or none. What the layers keep is observed in
+layers, the prompt in chunks or whole, a cache or none. What the layers keep is observed in
 transformers' own cache. The oracle is the model as transformers loads it. It knows nothing of
 prompts or runs.
 
@@ -25,13 +25,13 @@ from viz_engine.run import cost
 from viz_engine.run.events import EnginePart
 from viz_engine.text import Message, UserError
 
-NUM_TOKENS = 6  # five in one piece or in two, then one more
+NUM_TOKENS = 6  # five at once or in two chunks, then one more
 NUM_PADS = 2  # of the second sequence
 TOLERANCE = {torch.float32: 1e-3}  # of the largest logit; a wrong mask gives 0.3 and more
 HALF_TOLERANCE = 5e-2
 PLAIN = {"full_attention": "full", "sliding_attention": "sliding", "chunked_attention": "chunked"}
 MASK_OF_NEW = ("mamba", "falcon_mamba")  # their mask speaks of the tokens that are fed
-# Transformers itself reads these otherwise in pieces, but only beyond their window.
+# Transformers itself reads these otherwise in chunks, but only beyond their window.
 ONE_PIECE = ("moshi",)
 Problem = tuple[str, dict[str, str]]  # its kind, and what fills the places of its sentence
 # Types that would run and be shown wrong; each has its sentence.
@@ -40,22 +40,22 @@ LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class Compatibility:
     """How to run a model."""
 
     arguments: frozenset[str]  # that its forward knows
     layers: tuple[LayerSpec, ...]
-    theirs: Mapping[int, Callable[[], object]] = field(default_factory=dict)  # makers of layers
+    hf_layers: Mapping[int, Callable[[], object]] = field(default_factory=dict)  # makers of layers
     cached: bool = True
     own_attention: bool = True
-    pieces: bool = True
-    pieces_reason: Message | None = None  # why in one piece only
+    chunks: bool = True
+    chunks_reason: Message | None = None  # why not
     parts: tuple[EnginePart, ...] = ()
 
     @property
     def can_roll_back(self) -> bool:
         """Whether a forward can be taken back: all that is kept stands in rows of ours."""
-        kept = (self.layers[i] for i in self.theirs)
+        kept = (self.layers[i] for i in self.hf_layers)
         return not any(layer.row_elements or layer.state_bytes for layer in kept)
 
 
@@ -71,12 +71,12 @@ def check_served(config: dict) -> None:
         raise UserError(f"error.unserved.{model_type}")
 
 
-def probe(network: PreTrainedModel) -> Probed:
+def check_compatibility(network: PreTrainedModel) -> Compatibility:
     """Run the model as it was loaded, then with what is ours, and keep what agrees; the attention
     chosen stays set. Raises UserError where the model cannot be run."""
     trial = _Trial(network)
     try:
-        cache = trial.their_cache()
+        cache = trial.hf_cache()
         trial.forward(cache, 0, NUM_TOKENS - 1)
         expected = trial.forward(cache, NUM_TOKENS - 1, NUM_TOKENS)
         held = sum(t.numel() for layer in cache.layers for t in held_tensors(layer))
@@ -85,26 +85,26 @@ def probe(network: PreTrainedModel) -> Probed:
         problem = ("raised", {"reason": first_line(error)})
     if problem is not None:
         return _without_cache(trial, problem)
-    layers, theirs = observe(network, cache)
-    found = Probed(arguments=trial.arguments, layers=layers, theirs=theirs)
+    layers, hf_layers = observe(network, cache)
+    found = Compatibility(arguments=trial.arguments, layers=layers, hf_layers=hf_layers)
     every = {i: _maker(type(layer), network, i) for i, layer in enumerate(cache.layers)}
     failed = None if network._can_set_attn_implementation() else ("own_classes", {})
     ways = [
         *([found] if failed is None else []),
         replace(found, own_attention=False),
-        replace(found, own_attention=False, theirs=every),
+        replace(found, own_attention=False, hf_layers=every),
     ]
     for way in ways:
         if network.config.model_type in ONE_PIECE:
-            pieces_failed = ("upstream", {})
+            chunks_failed = ("upstream", {})
         else:
-            pieces_failed = trial.difference(way, expected)
-        if pieces_failed is None:
+            chunks_failed = trial.difference(way, expected)
+        if chunks_failed is None:
             return replace(way, parts=_parts(way, failed))
         whole = replace(
             way,
-            pieces=False,
-            pieces_reason=Message(key=f"part.pieces.{pieces_failed[0]}", params=pieces_failed[1]),
+            chunks=False,
+            chunks_reason=Message(key=f"part.pieces.{chunks_failed[0]}", params=chunks_failed[1]),
         )
         whole_failed = trial.difference(whole, expected)
         if whole_failed is None:
@@ -114,23 +114,23 @@ def probe(network: PreTrainedModel) -> Probed:
     raise UserError(f"error.probe.{kind}", model_type=network.config.model_type, **params)
 
 
-def _without_cache(trial: "_Trial", problem: Problem) -> Probed:
+def _without_cache(trial: "_Trial", problem: Problem) -> Compatibility:
     """For a model that takes no cache: every step reads everything again."""
     network = trial.network
     try:
         trial.forward(None, 0, NUM_TOKENS)
-    except Exception as error:  # see `probe`
+    except Exception as error:  # see `check_compatibility`
         raise UserError(
             "error.probe.raised", model_type=network.config.model_type, reason=first_line(error)
         ) from error
     num_layers = getattr(network.config.get_text_config(decoder=True), "num_hidden_layers", 1)
     nothing = LayerSpec(num_kv_heads=0, key_dim=0, value_dim=0, kind="none")
-    return Probed(
+    return Compatibility(
         arguments=trial.arguments,
         layers=(nothing,) * num_layers,
         cached=False,
         own_attention=False,
-        pieces=False,
+        chunks=False,
         parts=(
             EnginePart(name="attention", on=False, reason=Message(key="part.attention_uncached")),
             EnginePart(
@@ -142,17 +142,17 @@ def _without_cache(trial: "_Trial", problem: Problem) -> Probed:
     )
 
 
-def _parts(way: Probed, failed: Problem | None) -> tuple[EnginePart, ...]:
+def _parts(way: Compatibility, failed: Problem | None) -> tuple[EnginePart, ...]:
     """Attention and rows, each with its reason."""
     if way.own_attention:
         reason = Message(key="part.attention")
     else:
         reason = Message(key=f"part.attention.{failed[0]}", params=failed[1])
     attention = EnginePart(name="attention", on=way.own_attention, reason=reason)
-    num_theirs = sum(bool(way.layers[i].row_elements) for i in way.theirs)
-    if not num_theirs:
+    num_hf = sum(bool(way.layers[i].row_elements) for i in way.hf_layers)
+    if not num_hf:
         return (attention,)
-    params = {"num": num_theirs, "num_layers": len(way.layers)}
+    params = {"num": num_hf, "num_layers": len(way.layers)}
     reason = Message(key="part.rows_theirs", params=params)
     return (attention, EnginePart(name="rows", on=False, reason=reason))
 
@@ -166,12 +166,12 @@ def first_line(error: BaseException) -> str:
 def check_formula(
     described: ModelSpec | None,
     network: PreTrainedModel,
-    probed: Probed,
+    found: Compatibility,
     weight_bytes: tuple[int | None, int],  # read once, whatever is fed, and for each token
 ) -> EnginePart:
     """Whether FLOPs and bytes of steps can be foretold: only of a model that is what its config
     describes, to the number, and whose layers and logits are those that `cost.py` counts."""
-    why = _formula_problem(described, network, probed, weight_bytes)
+    why = _formula_problem(described, network, found, weight_bytes)
     key = "part.formula" if why is None else f"part.formula.{why}"
     params = {"model_type": network.config.model_type}
     return EnginePart(name="formula", on=why is None, reason=Message(key=key, params=params))
@@ -180,7 +180,7 @@ def check_formula(
 def _formula_problem(
     described: ModelSpec | None,
     network: PreTrainedModel,
-    probed: Probed,
+    found: Compatibility,
     weight_bytes: tuple[int | None, int],
 ) -> str | None:
     if described is None:
@@ -193,9 +193,9 @@ def _formula_problem(
     kept = [
         replace(x, expanded_key_elements=0, expanded_value_elements=0) for x in described.layers
     ]
-    if kept != list(probed.layers) or probed.theirs or not probed.own_attention:
+    if kept != list(found.layers) or found.hf_layers or not found.own_attention:
         return "layers"
-    if "logits_to_keep" not in probed.arguments:
+    if "logits_to_keep" not in found.arguments:
         return "logits"
     size, (once, lookup) = network.dtype.itemsize, weight_bytes
     foretold = cost.weight_reads(described, 0)
@@ -310,7 +310,7 @@ def _producer(config: PreTrainedConfig, index: int) -> int | None:
 
 
 class _Trial:
-    """Two sequences, one of them padded, through the model, and the logits of the last column."""
+    """Two sequences, one of them padded, through the model, and the logits of the last position."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         self.network = network
@@ -324,13 +324,13 @@ class _Trial:
         self.ids, self.mask = ids.to(network.device), mask.to(network.device)
         self.positions = (self.mask.cumsum(dim=1) - 1).clamp(min=0)
 
-    def their_cache(self) -> DynamicCache:
+    def hf_cache(self) -> DynamicCache:
         if "cache" not in self.arguments:
             raise TypeError("forward takes no cache")
         return DynamicCache(config=self.network.config.get_text_config(decoder=True))
 
     def forward(self, cache: object | None, first: int, stop: int) -> torch.Tensor:
-        """Logits `[2, vocab]` after the columns `[first, stop)`."""
+        """Logits `[2, vocab]` after the positions `[first, stop)`."""
         given = {
             "input_ids": self.ids[:, first:stop],
             "position_ids": self.positions[:, first:stop],
@@ -341,7 +341,7 @@ class _Trial:
         }
         return call(self.network, self.arguments, given)[:, -1]
 
-    def difference(self, way: Probed, expected: torch.Tensor) -> Problem | None:
+    def difference(self, way: Compatibility, expected: torch.Tensor) -> Problem | None:
         """None where a way gives the expected logits, else what is wrong with it."""
         wanted = ATTENTION if way.own_attention else self.loaded_attention
         try:
@@ -350,17 +350,17 @@ class _Trial:
             cache = KVCache(
                 way.layers,
                 batch=2,
-                num_columns=NUM_TOKENS,
+                num_positions=NUM_TOKENS,
                 dtype=self.network.dtype,
                 device=self.network.device,
-                hf_layers=way.theirs,
+                hf_layers=way.hf_layers,
             )
             first = 0
-            for stop in (NUM_TOKENS // 2, NUM_TOKENS - 1, NUM_TOKENS)[0 if way.pieces else 1 :]:
+            for stop in (NUM_TOKENS // 2, NUM_TOKENS - 1, NUM_TOKENS)[0 if way.chunks else 1 :]:
                 cache.reserve(stop)
                 got = self.forward(cache, first, stop)
                 first = stop
-        except Exception as error:  # see `probe`
+        except Exception as error:  # see `check_compatibility`
             return "raised", {"reason": first_line(error)}
         gap = float((got - expected).abs().max() / expected.abs().max())
         if gap <= TOLERANCE.get(self.network.dtype, HALF_TOLERANCE):

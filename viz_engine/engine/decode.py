@@ -45,7 +45,7 @@ class Decoder:
         self.timed = (policy, batch)  # as `threads` knows the step
         self.tracing = Tracing(
             loaded.model,
-            loaded.probed.arguments,
+            loaded.compatibility.arguments,
             loaded.backend,
             key=(policy, batch, masked),
             traces=loaded.traces,
@@ -64,18 +64,19 @@ class Decoder:
         if self.is_ready:
             return
         if not self.tracing.is_ready:
-            trials = [self._trial(new_cache, length) for length in self._lengths()]
+            trials = lambda: [self._trial(new_cache, length) for length in self._lengths()]  # noqa: E731
             self.tracing.make_ready(trials, self.forward, self.clock)
-        if self.timed not in self.loaded.threads.alone_ns and not self.loaded.probed.theirs:
+        threads = self.loaded.threads
+        if self.timed not in threads.alone_ns and not self.loaded.compatibility.hf_layers:
             trial = self._trial(new_cache, self._lengths()[0])
             step = lambda: trial.make(self._step())  # noqa: E731
-            self.loaded.threads.measure(self.timed, step, self.clock)
+            threads.measure(self.timed, step, self.clock)
 
     def step(
         self,
         ids: torch.Tensor,  # [B, 1]
         positions: torch.Tensor,  # [B, 1]
-        mask: torch.Tensor | None,  # [B, columns]
+        mask: torch.Tensor | None,  # [B, S]
         cache: KVCache,
     ) -> torch.Tensor:
         """Logits `[B, vocab]`."""
@@ -125,7 +126,7 @@ def _why_not_traced(loaded: Loaded, *, masked: bool, cached: bool, eager: bool) 
     if eager:
         return "part.trace_detail"
     kinds = {layer.kind for layer in loaded.spec.layers}
-    plain = loaded.probed.own_attention and not loaded.probed.theirs
+    plain = loaded.compatibility.own_attention and not loaded.compatibility.hf_layers
     if not plain or not kinds <= set(TRACED_KINDS) or (masked and "sliding" in kinds):
         return "part.trace_layers"
     return None

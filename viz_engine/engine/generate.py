@@ -118,7 +118,7 @@ def generate(
         versions=versions(),
         command=record_command(dataclasses.replace(settings, stop_token_ids=stop_asked)),
         reasons=loaded.reasons,
-        parts=(*loaded.parts, *run.decoder.parts(), pieces(loaded, settings)),
+        parts=(*loaded.parts, *run.decoder.parts(), chunks(loaded, settings)),
     )
     yield started
     error = None
@@ -139,7 +139,7 @@ def resolve(loaded: Loaded, settings: RunSettings) -> RunSettings:
         device=loaded.device,
         dtype=loaded.dtype,
         stop_token_ids=loaded.stop_token_ids if stop is None else stop,
-        chunk_len=settings.chunk_len if loaded.probed.pieces else 0,
+        chunk_len=settings.chunk_len if loaded.compatibility.chunks else 0,
         prompts=tuple(clean(text) for text in settings.prompts),
     )
 
@@ -166,22 +166,23 @@ def check_cache(loaded: Loaded, settings: RunSettings) -> None:
     """Raises UserError where a cache is asked of a model that takes none, or not this one."""
     if settings.cache == "none":
         return
-    probed = loaded.probed
-    if not probed.cached:
+    compatible = loaded.compatibility
+    if not compatible.cached:
         raise UserError("error.cache_none_only", model_type=loaded.spec.model_type)
     unfolded = any(layer.kind == "latent" for layer in loaded.spec.layers)  # by the model's code
-    if not STORES[settings.cache].hands_tensors and (unfolded or not probed.own_attention):
+    if not STORES[settings.cache].hands_tensors and (unfolded or not compatible.own_attention):
         params = {"cache": settings.cache, "model_type": loaded.spec.model_type}
         raise UserError("error.cache_attention", **params)
 
 
-def pieces(loaded: Loaded, settings: RunSettings) -> EnginePart:
-    """How the prompt is read, for RunStarted. Without a cache there is nothing to go on from."""
+def chunks(loaded: Loaded, settings: RunSettings) -> EnginePart:
+    """How the prompt is read, for RunStarted. Without a cache there is nothing to go on from. Its
+    name is that of the runs recorded so far."""
     if settings.chunk_len and settings.cache != "none":
         numbers = {"chunk_len": settings.chunk_len}
         reason = Message(key="part.pieces", params=numbers)
         return EnginePart(name="pieces", on=True, reason=reason, numbers=numbers)
-    reason = loaded.probed.pieces_reason or Message(key="part.one_piece")
+    reason = loaded.compatibility.chunks_reason or Message(key="part.one_piece")
     return EnginePart(name="pieces", on=False, reason=reason)
 
 
@@ -402,12 +403,12 @@ def new_cache(loaded: Loaded, policy: str, batch: int, padded_len: int) -> KVCac
     return KVCache(
         loaded.spec.layers,
         batch=batch,
-        num_columns=padded_len,
+        num_positions=padded_len,
         dtype=DTYPES[loaded.dtype],
         device=loaded.device,
         store=STORES[policy],
-        hf_layers=loaded.probed.theirs,
-        own_attention=loaded.probed.own_attention,
+        hf_layers=loaded.compatibility.hf_layers,
+        own_attention=loaded.compatibility.own_attention,
     )
 
 
@@ -415,7 +416,7 @@ def forward(
     loaded: Loaded,
     ids: torch.Tensor,  # [B, T]
     positions: torch.Tensor,  # [B, T]
-    mask: torch.Tensor | None,  # 0 or 1, [B, columns]
+    mask: torch.Tensor | None,  # 0 or 1, [B, S]
     cache: KVCache | None,
     capture: Capture | None = None,
 ) -> torch.Tensor:
@@ -432,4 +433,4 @@ def forward(
     told = {"reads": None if cache is None else cache.reads, "capture": capture}
     backend = loaded.backend
     with backend.decode(batch, **told) if num_new == 1 else backend.prefill(**told):
-        return call(loaded.model, loaded.probed.arguments, given)[:, -1]
+        return call(loaded.model, loaded.compatibility.arguments, given)[:, -1]

@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from viz_engine.engine.compatibility import (
-    Probed,
+    Compatibility,
+    check_compatibility,
     check_formula,
     check_served,
     describe,
     first_line,
-    probe,
 )
 from viz_engine.engine.convert import fetch
 from viz_engine.engine.device import (
@@ -61,7 +61,7 @@ class Loaded:
     parts: tuple[EnginePart, ...]
     stop_token_ids: tuple[int, ...]
     pad_token_id: int
-    probed: Probed  # attention, cache, pieces: what agrees with the model as it was loaded
+    compatibility: Compatibility  # what agrees with the model as it was loaded
     backend: Backend  # the kernels of its forwards
     threads: Threads
     weight_bytes_once: int | None  # weights that every forward reads whole; None: it chooses some
@@ -102,10 +102,10 @@ def load(
     progress(Message(key="progress.loading", params={"model": name}), None)
     tokenizer = PromptTokenizer.load(folder)
     network = _load_network(folder, chosen_device, chosen_dtype, weights.weight_bytes)
-    probed = probe(network)
+    compatible = check_compatibility(network)
     once, lookup = count_weights(network)
-    formula = check_formula(described, network, probed, (once, lookup))
-    spec = described if formula.on else describe(network, probed.layers, name)
+    formula = check_formula(described, network, compatible, (once, lookup))
+    spec = described if formula.on else describe(network, compatible.layers, name)
     reasons = [device_reason, dtype_reason]
     if model == model_files.DEFAULT_MODEL:
         reasons.append(Message(key="reason.dequantised"))
@@ -119,8 +119,8 @@ def load(
         dtype=chosen_dtype,
         hardware=describe_device(chosen_device),
         reasons=tuple(reasons),
-        parts=(*probed.parts, *backend.parts, formula),
-        probed=probed,
+        parts=(*compatible.parts, *backend.parts, formula),
+        compatibility=compatible,
         stop_token_ids=_stop_token_ids(folder, config, tokenizer),
         pad_token_id=_pad_token_id(config, tokenizer, spec.vocab_size),
         backend=backend,

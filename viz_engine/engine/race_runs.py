@@ -200,8 +200,8 @@ class _Race:
         layer, head = self.settings.layer, self.settings.query_head
         for label in self.settings.lanes:
             loaded = self.load(self.settings.lane(label))
-            probed = loaded.probed
-            if not probed.own_attention or not probed.can_roll_back:
+            compatible = loaded.compatibility
+            if not compatible.own_attention or not compatible.can_roll_back:
                 return
             if loaded.spec.layers[layer].kind != "full":
                 return
@@ -246,7 +246,7 @@ class _Race:
 def _keeps_all(loaded: Loaded) -> bool:
     """Whether a run keeps every row to its end, in a cache of ours."""
     kept = all(layer.kind in ("full", "latent") for layer in loaded.spec.layers)
-    return kept and not loaded.probed.theirs
+    return kept and not loaded.compatibility.hf_layers
 
 
 def _keys(loaded: Loaded, ids: list[int]) -> list[torch.Tensor]:

@@ -58,11 +58,13 @@ class Tracing:
         """Whether `make_ready` has nothing to do."""
         return self.why_not is not None or self.key in self.traces
 
-    def make_ready(self, trials: Sequence[Trial], eager: Step, clock: Callable[[], int]) -> None:
+    def make_ready(
+        self, new_trials: Callable[[], Sequence[Trial]], eager: Step, clock: Callable[[], int]
+    ) -> None:
         """Record the step, and hold it against `eager`, the step in Python."""
         while len(self.traces) >= MAX_TRACES:
             del self.traces[next(iter(self.traces))]
-        self.traces[self.key] = self._record(trials, eager, clock)
+        self.traces[self.key] = self._record(new_trials, eager, clock)
 
     def step(self) -> Step | None:
         """The recorded step; None where Python makes it."""
@@ -76,11 +78,12 @@ class Tracing:
         return EnginePart(name="traced_step", on=traced is not None, reason=reason)
 
     def _record(
-        self, trials: Sequence[Trial], eager: Step, clock: Callable[[], int]
+        self, new_trials: Callable[[], Sequence[Trial]], eager: Step, clock: Callable[[], int]
     ) -> tuple["Traced | None", Message]:
         """A trace that was found equal, or None, and why."""
         record = lambda *step: trace(self.network, self.arguments, *step)  # noqa: E731
         try:
+            trials = new_trials()
             traced = trials[0].make(self._with_kernels(record))
             step = self._with_kernels(traced)
             if not all(trial.is_equal(eager, step) for trial in trials):
@@ -178,7 +181,7 @@ class Traced:
         self,
         ids: torch.Tensor,  # [B, 1]
         positions: torch.Tensor,  # [B, 1]
-        mask: torch.Tensor | None,  # [B, columns]
+        mask: torch.Tensor | None,  # [B, S]
         cache: KVCache,
     ) -> torch.Tensor:
         """Logits `[B, vocab]`. The reads are counted by the cache, as its rows are handed in."""

@@ -150,7 +150,7 @@ def test_what_is_not_held_is_refused_and_nothing_changes() -> None:
     assert slab.origin > 0
     before = slab.length, slab.bytes_read, slab.bytes_written
     for length in (-1, slab.origin, 601):
-        with pytest.raises(ValueError, match=f"of 600 columns the first {length} are not held"):
+        with pytest.raises(ValueError, match=f"of 600 positions the first {length} are not held"):
             slab.truncate(length)
     other = new_slab(WINDOW)
     with pytest.raises(ValueError, match="not held"):
@@ -212,7 +212,7 @@ def test_what_transformers_layers_keep_is_not_taken_back() -> None:
     cache = KVCache(
         (FULL, FULL),
         batch=BATCH,
-        num_columns=8,
+        num_positions=8,
         dtype=torch.float32,
         device="cpu",
         hf_layers={1: DynamicLayer},

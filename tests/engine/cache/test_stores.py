@@ -246,8 +246,8 @@ def test_a_format_that_a_model_cannot_read_is_refused(
     tiny: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = tiny()
-    theirs = dataclasses.replace(loaded.probed, own_attention=False)
-    monkeypatch.setattr(loaded, "probed", theirs)
+    theirs = dataclasses.replace(loaded.compatibility, own_attention=False)
+    monkeypatch.setattr(loaded, "compatibility", theirs)
     with pytest.raises(UserError, match="needs this program's own attention"):
         next(generate.generate(loaded, settings_of("int8"), run_id="r"))
     assert run(loaded, settings_of("full"))[0].finished.finish_reason == "length"

@@ -23,21 +23,21 @@ STORES: dict[str, type[Slab]] = {"full": Slab}
 
 
 class KVCache(Cache):
-    """All that a run keeps. Columns (positions of the padded batch) are reserved in blocks."""
+    """All that a run keeps. Positions (of the padded batch) are reserved in blocks."""
 
     def __init__(
         self,
         layers: Sequence[LayerSpec],
         *,
         batch: int,
-        num_columns: int,
+        num_positions: int,
         dtype: torch.dtype,
         device: torch.device | str,
         store: type[Slab] = Slab,
         hf_layers: Mapping[int, Callable[[], object]] | None = None,
         own_attention: bool = True,
     ) -> None:
-        """Reserve whole blocks for `num_columns`. `hf_layers`: index -> maker of a layer of
+        """Reserve whole blocks for `num_positions`. `hf_layers`: index -> maker of a layer of
         transformers' own. Without `own_attention`, reads are what the layers hand out."""
         hf_layers = hf_layers or {}
         self.hf_layers = [(i, make()) for i, make in sorted(hf_layers.items())]
@@ -56,7 +56,7 @@ class KVCache(Cache):
                 of_a_size.setdefault(layer, []).append(i)
         placed: dict[int, object] = dict(self.hf_layers)
         for layer, indices in of_a_size.items():
-            slab = store(layer, len(indices), batch, num_columns, dtype, device)
+            slab = store(layer, len(indices), batch, num_positions, dtype, device)
             self.slabs[tuple(indices)] = slab
             placed |= {i: LayerCache(slab, at) for at, i in enumerate(indices)}
         super().__init__(layers=[placed[i] for i in range(len(layers))])
@@ -91,11 +91,11 @@ class KVCache(Cache):
         states = self.state_bytes_before + self._state_bytes()
         return rows + self.hf_row_bytes + self.hf_bytes_copied + states
 
-    def reserve(self, num_columns: int) -> None:
-        """Make room for `num_columns` in all, before each forward that adds some."""
+    def reserve(self, num_positions: int) -> None:
+        """Make room for `num_positions` in all, before each forward that adds some."""
         self.state_bytes_before += self._state_bytes()
         for slab in self.slabs.values():
-            slab.reserve(num_columns)
+            slab.reserve(num_positions)
 
     def settle(self) -> None:
         """Put the rows in order, after each forward and within its time."""
@@ -139,37 +139,37 @@ class KVCache(Cache):
             handed |= {i: (type(slab), of_layer) for i, of_layer in zip(indices, rows, strict=True)}
         return [handed[i] for i in range(len(self.layers))]
 
-    def truncate(self, num_columns: int) -> None:
-        """Roll back to the first `num_columns` columns: as if the later ones had never been. Raises
+    def truncate(self, num_positions: int) -> None:
+        """Roll back to the first `num_positions`, as if the later ones had never been. Raises
         ValueError, and changes nothing, where that cannot be."""
         self._check_in_slabs()
         for slab in self.slabs.values():
-            slab.check_holds(num_columns)
+            slab.check_holds(num_positions)
         for slab in self.slabs.values():
-            slab.truncate(num_columns)
+            slab.truncate(num_positions)
 
-    def copy_from(self, other: "KVCache", num_columns: int) -> None:
-        """Take the first `num_columns` columns of another cache of this model, of one sequence or
-        of as many as here, in place of all that is here: what has been read need not be read
-        again. Raises ValueError, and changes nothing, where that cannot be."""
+    def copy_from(self, other: "KVCache", num_positions: int) -> None:
+        """Take the first `num_positions` of another cache of this model, of one sequence or of as
+        many as here, in place of all that is here: what has been read need not be read again.
+        Raises ValueError, and changes nothing, where that cannot be."""
         self._check_in_slabs()
         for slab in other.slabs.values():
-            slab.check_holds(num_columns)
+            slab.check_holds(num_positions)
         for indices, slab in self.slabs.items():
-            slab.copy_from(other.slabs[indices], num_columns)
+            slab.copy_from(other.slabs[indices], num_positions)
 
     def peek(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """K and V `[B, H, n, D]` of the columns `[first, stop)` in each layer, as attention would
+        """K and V `[B, H, n, D]` of the positions `[first, stop)` in each layer, as attention would
         see them; not counted. All layers must be in slabs."""
         seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for indices, slab in self.slabs.items():
             seen |= dict(zip(indices, zip(*slab.peek(first, stop), strict=True), strict=True))
         return [seen[i] for i in range(len(self.layers))]
 
-    def place(self, num_columns: int) -> None:
-        """Say that `num_columns` have been seen, whatever stands in the rows: for trials."""
+    def place(self, num_positions: int) -> None:
+        """Say that `num_positions` have been seen, whatever stands in the rows: for trials."""
         for slab in self.slabs.values():
-            slab.place(num_columns)
+            slab.place(num_positions)
 
     def _check_in_slabs(self) -> None:
         if any(True for _, layer in self.hf_layers for _ in held_tensors(layer)):
@@ -199,13 +199,13 @@ class LayerCache(CacheLayerMixin):
         return self.slab.append(self.index, key_states, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Rows that the next `update` gives, and the column of the first of them."""
+        """Rows that the next `update` gives, and the position of the first of them."""
         length = self.get_seq_length()
         kept = self.slab.num_kept(length)
         return kept + query_length, length - kept
 
     def get_seq_length(self) -> int:
-        """Columns seen, those that have left the window too."""
+        """Positions seen, those that have left the window too."""
         return self.slab.lengths[self.index]
 
     def get_max_length(self) -> int:

@@ -17,7 +17,7 @@ _LEAST = np.float32(1e-12)  # far below level 1, so that log2 has no 0
 
 
 def sample(cache: KVCache, first: int, stop: int) -> np.ndarray:
-    """Of the newest columns `[first, stop)`: uint8 `[2, B, columns, KV heads of all layers]`, K
+    """Of the newest positions `[first, stop)`: uint8 `[2, B, positions, KV heads of all layers]`, K
     then V."""
     if len(cache.slabs) == 1 and not cache.hf_layers:
         (slab,) = cache.slabs.values()

@@ -21,7 +21,7 @@ Tensors = tuple[torch.Tensor, ...]  # of a slab, or the same rows of each; rows 
 class Slab:
     """Keys `[L, B, H, capacity, D]`, values likewise: the tensors of a slab.
 
-    Positions of the padded batch stand in a slab in order and in one piece, so transformers' masks
+    Positions of the padded batch stand in a slab in order and without gaps, so transformers' masks
     and views stay valid. With a window they slide: once the slab is full the last ones move to the
     front of a new one.
     """
@@ -33,19 +33,19 @@ class Slab:
         layer: LayerSpec,
         num_layers: int,
         batch: int,
-        num_columns: int,
+        num_positions: int,
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
-        """Reserve whole blocks for `num_columns`."""
+        """Reserve whole blocks for `num_positions`."""
         self.spec = layer
         self.shape = (num_layers, batch, layer.num_kv_heads)
         self.dtype, self.device = dtype, device
-        self.origin = 0  # columns that stand no longer in the slab: they are before the first row
-        self.lengths = [0] * num_layers  # columns seen; a forward feeds layer after layer
+        self.origin = 0  # positions that stand no longer in the slab: they are before the first row
+        self.lengths = [0] * num_layers  # positions seen; a forward feeds layer after layer
         self.bytes_read = 0  # to move rows: what attention reads is counted where it reads
         self.bytes_written = 0
-        self._allocate(slab_columns(layer, num_columns))
+        self._allocate(slab_columns(layer, num_positions))
 
     # --- the format: all that a store of another one says anew ------------------------------
 
@@ -89,7 +89,7 @@ class Slab:
 
     @property
     def length(self) -> int:
-        """Columns seen: every layer has as many after a forward."""
+        """Positions seen: every layer has as many after a forward."""
         return self.lengths[-1]
 
     @property
@@ -107,19 +107,19 @@ class Slab:
         return sum(t.nbytes for t in self.tensors)
 
     def num_kept(self, length: int) -> int:
-        """Rows that the next query reads besides its own, after `length` columns."""
+        """Rows that the next query reads besides its own, after `length` positions."""
         return min(length - self.origin, self.spec.num_kept(length))
 
-    def reserve(self, num_columns: int) -> None:
-        """Make room for `num_columns` in all."""
-        if num_columns - self.origin <= self.capacity:
+    def reserve(self, num_positions: int) -> None:
+        """Make room for `num_positions` in all."""
+        if num_positions - self.origin <= self.capacity:
             return
         kept = self.num_kept(self.length)
         stop = self.length - self.origin
         old = self._places(stop - kept, stop)
         self.origin = self.length - kept
         slack = 0 if self.spec.window is None else BLOCK_LEN // 2  # to slide in
-        self._allocate(block_columns(num_columns - self.origin + slack))
+        self._allocate(block_columns(num_positions - self.origin + slack))
         self._move(old, self._places(0, kept))
 
     def append(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[Rows, Rows]:
@@ -145,31 +145,31 @@ class Slab:
         self.lengths = [length + 1 for length in self.lengths]
         return list(zip(*(t.unbind(0) for t in rows), strict=True))  # a third of slicing's time
 
-    def check_holds(self, num_columns: int) -> None:
+    def check_holds(self, num_positions: int) -> None:
         """Raises ValueError where not all rows are there that the query behind the first
-        `num_columns` columns reads: they have not been seen yet, or have slid out of the slab."""
-        first = num_columns - self.spec.num_kept(num_columns)
-        if not 0 <= num_columns <= self.length or first < self.origin:
-            raise ValueError(f"of {self.length} columns the first {num_columns} are not held")
+        `num_positions` reads: they have not been seen yet, or have slid out of the slab."""
+        first = num_positions - self.spec.num_kept(num_positions)
+        if not 0 <= num_positions <= self.length or first < self.origin:
+            raise ValueError(f"of {self.length} positions the first {num_positions} are not held")
 
-    def truncate(self, num_columns: int) -> None:
-        """Roll back to the first `num_columns` columns: the next row takes the place behind them.
-        Raises ValueError where `check_holds` does."""
-        self.check_holds(num_columns)
-        self.lengths = [num_columns] * len(self.lengths)
+    def truncate(self, num_positions: int) -> None:
+        """Roll back to the first `num_positions`: the next row takes the place behind them. Raises
+        ValueError where `check_holds` does."""
+        self.check_holds(num_positions)
+        self.lengths = [num_positions] * len(self.lengths)
 
-    def copy_from(self, other: Self, num_columns: int) -> None:
-        """Take the first `num_columns` columns of a slab of as many layers, of one sequence or as
-        many as here, in place of all that is here. Raises ValueError where `check_holds` does."""
-        other.check_holds(num_columns)
-        kept = other.num_kept(num_columns)
-        stop = num_columns - other.origin
-        self.origin = num_columns - kept
-        self.lengths = [num_columns] * len(self.lengths)
+    def copy_from(self, other: Self, num_positions: int) -> None:
+        """Take the first `num_positions` of a slab of as many layers, of one sequence or as many
+        as here, in place of all that is here. Raises ValueError where `check_holds` does."""
+        other.check_holds(num_positions)
+        kept = other.num_kept(num_positions)
+        stop = num_positions - other.origin
+        self.origin = num_positions - kept
+        self.lengths = [num_positions] * len(self.lengths)
         self._move(other._places(stop - kept, stop), self._places(0, kept))
 
     def peek(self, first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V `[L, B, H, n, D]` of the columns `[first, stop)`, which are in the slab: what
+        """K and V `[L, B, H, n, D]` of the positions `[first, stop)`, which are in the slab: what
         attention would see. Not counted: nobody attends to them."""
         keys, values = self.read(self._places(first - self.origin, stop - self.origin))
         return dense(keys), dense(values)
@@ -183,10 +183,10 @@ class Slab:
         sizes = [(*self.shape, self.capacity, width) for width in widths]
         self.store(self.tensors, *(torch.randn(size, **like) for size in sizes))
 
-    def place(self, num_columns: int) -> None:
-        """Say that `num_columns` have been seen, whatever stands in the rows."""
-        self.origin = max(0, num_columns + 1 - self.capacity)
-        self.lengths = [num_columns] * len(self.lengths)
+    def place(self, num_positions: int) -> None:
+        """Say that `num_positions` have been seen, whatever stands in the rows."""
+        self.origin = max(0, num_positions + 1 - self.capacity)
+        self.lengths = [num_positions] * len(self.lengths)
 
     def _places(self, first: int, stop: int) -> Tensors:
         return tuple(t[:, :, :, first:stop] for t in self.tensors)

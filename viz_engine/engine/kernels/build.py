@@ -114,9 +114,9 @@ def takes_norm(weight: torch.Tensor) -> bool:
 
 
 def levels(keys: torch.Tensor, values: torch.Tensor, first: int, stop: int) -> torch.Tensor:
-    """Magnitudes of the columns `[first, stop)` of `[L, B, H, columns, D]`, as
-    `cache.Rows.magnitudes` gives them: uint8 `[2, B, stop - first, L * H]`. A level may differ by
-    one from numpy's where the logarithm lies between two."""
+    """Norms of the rows `[first, stop)` of `[L, B, H, rows, D]`, as `cache/norms.py` gives them:
+    uint8 `[2, B, stop - first, L * H]`. A level may differ by one from numpy's where the logarithm
+    lies between two."""
     return torch.ops.second_token.levels(keys, values, first, stop)
 
 
