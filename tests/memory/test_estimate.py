@@ -16,7 +16,7 @@ from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, formats
 from viz_engine.run import cost
 from viz_engine.text import LANGUAGES, UserError, t
-from viz_engine.view.memory import frames, words
+from viz_engine.view.memory import frames, tables, users, words
 
 OFFERED = {
     "model": NAMES,
@@ -114,7 +114,7 @@ def test_a_request_is_plain_rows_and_says_what_the_engine_reserves_where_that_is
     assert windowed.plan.kv_bytes == 16 * windowed.reserved_bytes
     assert card(windowed, 1).note == "rows alone; vLLM reserves 384 MiB a GPU"
     assert "reserves" not in card(estimate.make(choose(engine="vllm")), 1).note
-    texts = [text for _, _, text in words.accident_notices(windowed, english)]
+    texts = [text for _, _, text in tables.accident_notices(windowed, english)]
     assert all(text.startswith("The cache that vLLM reserves") for text in texts[1:])
 
 
@@ -143,7 +143,7 @@ def test_without_the_number_of_weights_no_total_is_shown_as_an_answer() -> None:
     found = estimate.make(replace(choose(engine="vllm"), model=model))
     total, _, longest, most = words.cards(found, english, "en")[:4]
     assert total.value == longest.value == most.value == "-" and "not known" in total.note
-    assert not total.tone and not words.accident_notices(found, english)
+    assert not total.tone and not tables.accident_notices(found, english)
     (row,) = csv.DictReader(io.StringIO(link.to_csv([("x", found)])))
     told = ("weights_bytes", "total_bytes", "fits", "longest_context", "most_sequences")
     assert not any(row[name] for name in told) and int(row["k_bytes"]) > 0
@@ -158,7 +158,7 @@ def test_copies_of_the_model_stand_beside_the_total() -> None:
 
 def test_a_cache_that_does_not_grow_is_not_said_to_grow() -> None:
     found = estimate.make(choose("mamba-2.8b"))
-    (_, _, text) = words.accident_notices(found, english)[1]
+    (_, _, text) = tables.accident_notices(found, english)[1]
     assert "does not grow" in text and "from" not in text
 
 
@@ -172,14 +172,14 @@ def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> Non
 
 def test_where_nothing_fits_nobody_is_served_and_the_reason_is_said() -> None:
     full = estimate.make(choose("llama-3.3-70b", engine="vllm"))
-    (card,) = words.service_cards(full, estimate.service(full), 1.0, english, "en")
+    (card,) = users.service_cards(full, estimate.service(full), 1.0, english, "en")
     assert card.value == "-" and "fits" in card.note
 
 
 def test_without_a_bandwidth_there_is_no_time_and_no_user() -> None:
     found = estimate.make(replace(choose(), device=devices.this_machine()))
     assert found.ttft is None and found.itl is None and estimate.service(found).paged is None
-    (card,) = words.service_cards(found, estimate.service(found), 1.0, english, "en")
+    (card,) = users.service_cards(found, estimate.service(found), 1.0, english, "en")
     assert card.value == "-" and "bandwidth" in card.note
 
 
@@ -195,7 +195,7 @@ def test_without_a_rate_reading_a_prompt_has_no_time_and_a_step_that_reads_bytes
     first, step = words.cards(found, english, "en")[4:6]
     assert first.value == "-" and "no FLOP rate" in first.note and "%" not in first.formula
     assert "rate are" not in step.formula and "%" in step.formula
-    (card,) = words.service_cards(found, estimate.service(found), 1.0, english, "en")
+    (card,) = users.service_cards(found, estimate.service(found), 1.0, english, "en")
     assert card.value == "-" and "no FLOP rate" in card.note
 
 
@@ -216,7 +216,7 @@ def test_requests_in_flight_take_as_long_as_that_many_do() -> None:
     assert duration == pytest.approx(estimate.middle(served.ttft) + 511 * step)
     assert num - 1 < duration <= num < served.room and duration < served.duration_s / 1.5
     assert estimate.in_flight(found, served, 2 * served.paged.requests_per_s) is None
-    over = words.service_cards(found, served, 100.0, english, "en")[3]
+    over = users.service_cards(found, served, 100.0, english, "en")[3]
     assert over.value == "-" and over.tone == "bad" and "more arrive than leave" in over.note
 
 
@@ -286,15 +286,15 @@ def test_every_model_has_its_words_in_both_languages(name: str, language: str) -
     numbers = words.cards(found, say, language)
     assert len(numbers) == 8 and all(n.label and n.value and n.tag for n in numbers)
     assert all(n.formula for n in numbers if n.value != "-")
-    tables = [words.layer_table(found, say, language)]
-    tables.append(words.precision_table(found, say, language))
-    tables.append(words.options_table(estimate.options(found), found, say, language))
-    tables.append(words.device_table(found, devices.devices(), say))
-    tables.append(words.compare_table([(name, found)], say))
-    assert all(table.count("<tr") > 1 for table in tables)
+    made = [tables.layer_table(found, say, language)]
+    made.append(tables.precision_table(found, say, language))
+    made.append(tables.options_table(estimate.options(found), found, say, language))
+    made.append(tables.device_table(found, devices.devices(), say))
+    made.append(tables.compare_table([(name, found)], say))
+    assert all(table.count("<tr") > 1 for table in made)
     assert words.model_line(config.preset(name), say)
-    assert len(words.accident_notices(found, say)) == 3
-    assert words.service_cards(found, estimate.service(found), 1.0, say, language)
+    assert len(tables.accident_notices(found, say)) == 3
+    assert users.service_cards(found, estimate.service(found), 1.0, say, language)
 
 
 def test_sliders_stop_at_ten_million_and_double_on_the_way() -> None:

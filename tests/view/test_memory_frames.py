@@ -13,7 +13,7 @@ from viz_engine.numbers import bytes_text
 from viz_engine.text import LANGUAGES, UserError, t
 from viz_engine.view import markup
 from viz_engine.view.memory import frames as memory_frames
-from viz_engine.view.memory import mount, words
+from viz_engine.view.memory import mount, tables, words
 from viz_engine.view.theme import palette
 
 GIB = 2**30
@@ -73,7 +73,7 @@ def test_a_frame_holds_what_the_cards_and_notices_say(name: str) -> None:
             number.note,
         )
         assert html.count("<p>") == sum(len(card["formula"]) for card in frame["cards"])
-    assert frame["notices"] == words.accident_notices(found, english)
+    assert frame["notices"] == tables.accident_notices(found, english)
 
 
 @pytest.mark.parametrize("name", NAMES)

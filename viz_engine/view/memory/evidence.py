@@ -10,14 +10,28 @@ print(evidence.TONES)"`
 from collections.abc import Sequence
 
 from viz_engine.analysis.memory_account import Account
-from viz_engine.memory.server_log import Comparison
+from viz_engine.memory.server_log import Comparison, Log
 from viz_engine.numbers import NONE, grouped, in_unit, mib
+from viz_engine.run.events import RunStarted
 from viz_engine.text import Say
 from viz_engine.view import markup
 from viz_engine.view.markup import Cell, Number
+from viz_engine.view.memory import words
 
 TONES = {"equal": "good", "within": "good", "differs": "bad", "unknown": "weak"}
 SIGNS = {"equal": "=", "within": "≈", "differs": "≠", "unknown": "–"}
+
+
+def where(started: RunStarted, say: Say) -> str:
+    """Which run it is, and where it was made."""
+    return say(
+        "mem.run_where",
+        model=started.settings.model,
+        dtype=started.settings.dtype,
+        device=started.hardware.device,
+        machine=started.hardware.name,
+        when=started.started_at,
+    )
 
 
 def account_cards(found: Account, say: Say, *, recorded: bool) -> list[Number]:
@@ -76,6 +90,18 @@ def _pair(name: str, predicted: int | None, counted: int | None, say: Say) -> Nu
         tone=tone,
         note=note,
         formula=formula,
+    )
+
+
+def log_line(found: Log, num: int, model: str, say: Say) -> str:
+    """Whose log it is, how many numbers of it are compared with `model`, and its settings."""
+    said = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
+    return say(
+        "mem.log_found",
+        engine=words.engine_name(found.engine, say),
+        num=num,
+        settings=said[:400] or say("mem.log_nothing_else"),
+        model=model,
     )
 
 

@@ -18,7 +18,7 @@ from viz_engine.numbers import bytes_text, grouped, short_count
 from viz_engine.text import Say, UserError
 from viz_engine.view import charts
 from viz_engine.view.markup import Number
-from viz_engine.view.memory import words
+from viz_engine.view.memory import tables, words
 
 Frame = dict[str, object]
 Bar = dict[str, object]
@@ -85,7 +85,7 @@ def frame(name: str, found: Estimate, say: Say, language: str, *, at_least: int 
         "bar": shown,
         "axis": {"most": most, "ticks": list(zip(axis["tickvals"], axis["ticktext"], strict=True))},
         "cards": [card(number) for number in words.cards(found, say, language)],
-        "notices": words.accident_notices(found, say),
+        "notices": tables.accident_notices(found, say),
         "warnings": [say("mem.warn", text=w.text(language)) for w in found.plan.warnings],
     }
 

@@ -4,26 +4,21 @@ Functions of an `Estimate` (or of what is beside it) and `say`, which looks up a
 says what it is and opens to its formula with the numbers filled in. It knows nothing of Streamlit.
 
 Try it: `python -c "from viz_engine.view.memory import words; \
-print(words.PRECISIONS)"`
+print(words.engine_name('vllm', None))"`
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from viz_engine.memory import capacity, deployment, estimate, speed
+from viz_engine.memory import deployment, estimate, speed
 from viz_engine.memory import plan as memory_plan
-from viz_engine.memory.devices import Device, Figure
-from viz_engine.memory.estimate import Estimate, Service
-from viz_engine.memory.plan import Limit, Option
+from viz_engine.memory.estimate import Estimate
+from viz_engine.memory.plan import Limit
 from viz_engine.memory.speed import StepTime
 from viz_engine.model.config import ModelConfig
 from viz_engine.numbers import billions, bytes_text, grouped, mib, short_count, three, time_text
 from viz_engine.run import cost
 from viz_engine.text import Say, plain
-from viz_engine.view import markup
-from viz_engine.view.markup import Cell, Number
-
-PRECISIONS = ("f32", "bf16", "fp8", "int8", "q6_k", "q5_k_m", "q4_k_m", "int4", "q3_k_m", "int2")
-CHECKED = {"page": "✓", "copies": "≈", "here": "✓"}
+from viz_engine.view.markup import Number
 
 
 def engine_name(name: str, say: Say) -> str:
@@ -111,15 +106,15 @@ def cards(found: Estimate, say: Say, language: str) -> list[Number]:
             label=say("mem.card.longest"),
             help=say("mem.card.longest_help"),
             tag=say("mem.predicted"),
-            **_limit(found, found.longest, deployment.MAX_CONTEXT, say),
+            **limit_of(found, found.longest, deployment.MAX_CONTEXT, say),
             note=say("mem.longest_note", sequences=sequences),
         ),
         Number(
             label=say("mem.card.most"),
             help=say("mem.card.most_help"),
             tag=say("mem.predicted"),
-            **_limit(found, found.most, deployment.MAX_SEQUENCES, say),
-            note=say("mem.most_note", context=context, half=_limit_text(found.most_twice, say))
+            **limit_of(found, found.most, deployment.MAX_SEQUENCES, say),
+            note=say("mem.most_note", context=context, half=limit_text(found.most_twice, say))
             if choice.knows_weights
             else "",
         ),
@@ -247,16 +242,16 @@ def cache_lines(plan: memory_plan.Plan, say: Say, language: str, *, rows: bool =
     return [line for line in lines if line] or [say("mem.formula.no_growth")]
 
 
-def _limit_text(limit: Limit, say: Say) -> str:
+def limit_text(limit: Limit, say: Say) -> str:
     return say("mem.unbounded") if limit.unbounded else grouped(limit.value)
 
 
-def _limit(found: Estimate, limit: Limit, most: int, say: Say) -> dict[str, str]:
+def limit_of(found: Estimate, limit: Limit, most: int, say: Say) -> dict[str, str]:
     """An inverse as the value, tone and formula of its card; without the weights there is none."""
     if not found.choice.knows_weights:
         return {"value": "-"}
     return {
-        "value": _limit_text(limit, say),
+        "value": limit_text(limit, say),
         "tone": "bad" if limit.value == 0 else "",
         "formula": _limit_formula(found, limit, most, say),
     }
@@ -326,270 +321,3 @@ def time_lines(found: Estimate, time: StepTime, say: Say) -> list[str]:
     if any(g.active is not None and g.active < g.count for g in found.choice.model.weights or ()):
         lines.append(say("mem.formula.time_experts"))
     return lines
-
-
-# ---- notices and tables ------------------------------------------------------------------------
-
-
-def accident_notices(found: Estimate, say: Say) -> list[tuple[str, str, str]]:
-    """The three accidents as (tone, heading, text)."""
-    shown = []
-    for accident in estimate.accidents(found):
-        key = f"mem.accident.{accident.kind}"
-        name = "bad" if accident.bad else "good" if accident.fits else "none"
-        if accident.kind == "longer" and accident.before_bytes == accident.after_bytes:
-            name = "same"
-        sizes = {
-            "cache": _cache_name(found, say),
-            "before": bytes_text(accident.before_bytes),
-            "after": bytes_text(accident.after_bytes),
-        }
-        tone = "bad" if accident.bad else "good" if accident.fits else ""
-        shown.append((tone, say(f"{key}.head"), say(f"{key}.{name}", **sizes)))
-    return shown
-
-
-def _cache_name(found: Estimate, say: Say) -> str:
-    """Whose size it is that grows: the rows themselves, or what the engine reserves for them."""
-    engine = found.choice.settings.engine
-    if engine == "exact":
-        return say("mem.cache_rows")
-    return say("mem.cache_reserved", engine=engine_name(engine, say))
-
-
-def compare_table(bills: Sequence[tuple[str, Estimate]], say: Say) -> str:
-    """Choices side by side, a row each."""
-    head = [say(f"mem.col.{name}") for name in ("choice", "needs", "kv", "longest", "most")]
-    head += [say("mem.col.ttft"), say("mem.col.itl")]
-    rows = []
-    for name, found in bills:
-        settings, known = found.choice.settings, found.choice.knows_weights
-        total = f"{bytes_text(found.plan.total_bytes)} {_mark(found.fits)}" if known else "-"
-        tone = "weak" if not known else "good" if found.fits else "bad"
-        size = f"{short_count(settings.context_len)} × {grouped(settings.num_sequences)}"
-        rows.append(
-            [
-                f"{name} · {size} · {found.choice.device.name}",
-                Cell(
-                    text=total,
-                    tone=tone,
-                    help=sum_line(found.plan, say),
-                ),
-                bytes_text(found.plan.kv_bytes),
-                _limit(found, found.longest, deployment.MAX_CONTEXT, say)["value"],
-                _limit(found, found.most, deployment.MAX_SEQUENCES, say)["value"],
-                time_text(found.ttft.bound_s) if found.ttft else "-",
-                time_text(found.itl.bound_s) if found.itl else "-",
-            ]
-        )
-    return markup.table(head, rows)
-
-
-def _mark(fits: bool) -> str:
-    return "✓" if fits else "✗"
-
-
-def layer_table(found: Estimate, say: Say, language: str) -> str:
-    """What each kind of layer keeps."""
-    head = [say(f"mem.col.{n}") for n in ("kind", "layers", "window", "row", "rows", "total")]
-    head.append(say("mem.col.share"))
-    every = sum(row.num_bytes for row in found.plan.kinds) or 1
-    rows = [
-        [
-            say(f"mem.kind.{row.kind}"),
-            str(row.num_layers),
-            grouped(row.window) if row.window else "-",
-            grouped(row.row_bytes or row.state_bytes),
-            grouped(row.rows) if row.row_bytes else "-",
-            Cell(text=bytes_text(row.num_bytes), help=row.formula.text(language)),
-            f"{row.num_bytes / every:.1%}",
-        ]
-        for row in found.plan.kinds
-    ]
-    return markup.table(head, rows)
-
-
-def precision_table(found: Estimate, say: Say, language: str) -> str:
-    """The weights in each format, and what then is left."""
-    choice, settings = found.choice, found.choice.settings
-    head = [say(f"mem.col.{n}") for n in ("format", "bits", "weights", "each", "left", "most")]
-    own = estimate.bits_of(choice, settings.weight_format)
-    rows = []
-    own_first = ("auto",) if choice.model.stored else ()
-    for name, plan, most in estimate.precisions(choice, (*own_first, *PRECISIONS)):
-        bits = estimate.bits_of(choice, name)
-        each, total = plan.part("weights").num_bytes, estimate.model_weight_bytes(choice, name)
-        left = choice.budget_bytes - (plan.total_bytes - plan.kv_bytes)
-        rows.append(
-            [
-                Cell(text=name, tone="good" if bits == own else ""),
-                f"{bits:.3g}",
-                "-" if total is None else bytes_text(total),
-                Cell(text=bytes_text(each), help=plan.part("weights").formula.text(language)),
-                bytes_text(left) if left > 0 else Cell(text=_mark(False), tone="bad"),
-                _limit_text(most, say),
-            ]
-        )
-    return markup.table(head, rows)
-
-
-def options_table(options: Sequence[Option], found: Estimate, say: Say, language: str) -> str:
-    """What must change to fit, one change a line."""
-    head = [say(f"mem.col.{name}") for name in ("change", "needs", "kv", "fits")]
-    rows = []
-    for option in options:
-        fits = Cell(
-            text=f"{_mark(option.fits)} {say('mem.yes' if option.fits else 'mem.no')}",
-            tone="good" if option.fits else "bad",
-        )
-        plan = option.plan
-        change = option.change.text(language)
-        needs = Cell(text=bytes_text(plan.total_bytes), help=sum_line(plan, say))
-        rows.append([change, needs, bytes_text(plan.kv_bytes), fits])
-    return markup.table(head, rows)
-
-
-def device_table(found: Estimate, devices: Sequence[Device], say: Say) -> str:
-    """Every device with its figures and sources, and whether this choice fits it."""
-    names = ("device", "sold", "shown", "gib", "bandwidth", "rate16", "rate8", "rate4", "need")
-    rows = []
-    for device in devices:
-        fits = found.plan.fits(device.capacity_bytes)
-        rates = [device.tflops.get("bf16") or device.tflops.get("fp16")]
-        rates += [device.tflops.get("fp8"), device.tflops.get("fp4")]
-        rows.append(
-            [
-                Cell(text=device.name, tone="good" if device == found.choice.device else ""),
-                _figure(device.memory),
-                _figure(device.reported),
-                f"{device.capacity_bytes / 2**30:.1f}",
-                _figure(device.bandwidth),
-                *(_figure(rate, unit=False) for rate in rates),
-                Cell(text=_mark(fits), tone="good" if fits else "bad")
-                if found.choice.knows_weights
-                else "-",
-            ]
-        )
-    return markup.table([say(f"mem.col.{name}") for name in names], rows)
-
-
-def _figure(figure: Figure | None, *, unit: bool = True) -> str | Cell:
-    if figure is None:
-        return Cell(text="-", tone="weak")
-    text = str(figure) if unit else f"{figure.value:g}"
-    return Cell(text=f"{text} {CHECKED[figure.checked]}", href=figure.source, help=figure.source)
-
-
-# ---- users -------------------------------------------------------------------------------------
-
-
-def service_cards(
-    found: Estimate, service: Service, rate: float, say: Say, language: str
-) -> list[Number]:
-    """Who is served by all copies, and how many requests are in flight at `rate` a second."""
-    load, copies = found.choice.load, found.choice.num_replicas
-    if service.paged is None:
-        why = estimate.why_no_time(found.choice).text(language)
-        note = why if service.room else say("mem.none_fits")
-        return [Number(label=say("mem.card.users"), value="-", tag=say("mem.predicted"), note=note)]
-    paged, answer = service.paged, time_text(service.duration_s)
-    held = say(
-        "mem.formula.held",
-        prompt=grouped(load.prompt_len),
-        half=grouped(load.mean_held_len - load.prompt_len),
-        held=grouped(load.mean_held_len),
-    )
-    little = say(
-        "mem.formula.little",
-        num=grouped(paged.sequences),
-        answer=answer,
-        think=time_text(load.think_s),
-        users=grouped(paged.users),
-        copies=copies,
-    )
-    middle = {name: time_text(estimate.middle(t)) for name, t in _both(service).items()}
-    return [
-        Number(
-            label=say("mem.card.users"),
-            help=say("mem.card.users_help"),
-            tag=say("mem.predicted"),
-            value=grouped(paged.users * copies),
-            note=say("mem.users_note", rate=three(paged.requests_per_s * copies), copies=copies),
-            formula="\n".join(
-                (held, say("mem.formula.room", num=grouped(paged.sequences)), little)
-            ),
-        ),
-        Number(
-            label=say("mem.card.reserved"),
-            help=say("mem.card.reserved_help"),
-            tag=say("mem.predicted"),
-            value=grouped(service.reserved.users * copies),
-            note=say(
-                "mem.users_note",
-                rate=three(service.reserved.requests_per_s * copies),
-                copies=copies,
-            ),
-            formula=say("mem.formula.room", num=grouped(service.reserved.sequences)),
-        ),
-        Number(
-            label=say("mem.card.duration"),
-            help=say("mem.card.duration_help"),
-            tag=say("mem.predicted"),
-            value=answer,
-            note=say("mem.duration_note", **middle),
-            formula=say(
-                "mem.formula.duration",
-                tokens=grouped(max(load.output_len - 1, 0)),
-                total=answer,
-                **middle,
-            ),
-        ),
-        _flight_card(found, service, rate, say),
-    ]
-
-
-def _flight_card(found: Estimate, service: Service, rate: float, say: Say) -> Number:
-    """Requests in flight at `rate`, each as slow as those beside it make it."""
-    copies, load = found.choice.num_replicas, found.choice.load
-    room = service.paged.sequences * copies
-    shown = {"label": say("mem.card.flight"), "help": say("mem.card.flight_help")}
-    shown["tag"] = say("mem.predicted")
-    steady = estimate.in_flight(found, service, rate)
-    if steady is None:
-        most = three(service.paged.requests_per_s * copies)
-        note = say("mem.flight_over", room=grouped(room), rate=f"{rate:g}", most=most)
-        return Number(value="-", tone="bad", note=note, **shown)
-    beside, duration = steady
-    flight, answer = capacity.in_flight(rate, duration), time_text(duration)
-    step = estimate.itl(found.choice, load.mean_held_len, beside)
-    lines = (
-        say("mem.formula.flight_load", num=grouped(beside)),
-        say(
-            "mem.formula.duration",
-            tokens=grouped(max(load.output_len - 1, 0)),
-            total=answer,
-            ttft=time_text(estimate.middle(service.ttft)),
-            itl=time_text(estimate.middle(step)),
-        ),
-        say("mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=three(flight)),
-    )
-    return Number(
-        value=three(flight),
-        tone="good",
-        note=say("mem.flight_note", room=grouped(room), answer=answer),
-        formula="\n".join(lines),
-        **shown,
-    )
-
-
-def _both(service: Service) -> dict[str, StepTime]:
-    return {"ttft": service.ttft, "itl": service.itl}
-
-
-def precision_picture(say: Say) -> str:
-    """One weight snapped to the grids of 16 and 256 steps from -1 to 1."""
-    snapped = {
-        name: round(round((0.237 + 1) / 2 * (steps - 1)) / (steps - 1) * 2 - 1, 4)
-        for name, steps in (("four", 16), ("eight", 256))
-    }
-    return say("mem.precision_picture", **{k: f"{v:g}" for k, v in snapped.items()})

@@ -1,0 +1,328 @@
+"""The memory page's boxes: a model, its devices, how it is kept and served.
+
+Try it: `streamlit run app.py`, the page Memory
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from viz_engine.memory import deployment, devices, estimate
+from viz_engine.memory import link as memory_link
+from viz_engine.memory.capacity import Workload
+from viz_engine.memory.deployment import Settings
+from viz_engine.memory.estimate import Choice
+from viz_engine.model import config, formats, hub_config
+from viz_engine.model.config import ModelConfig
+from viz_engine.run import ceilings, machine
+from viz_engine.text import Message, UserError
+from viz_engine.view.ask import KEEP
+from viz_engine.view.memory import frames, words
+from viz_engine.view.page import Page
+
+SAME = "same"  # V in the format of K
+OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
+MAX_PINNED = 3
+MAX_UPLOAD_MB = 2  # what config_keys.MAX_CHARS lets through
+FIRST_MODEL = "llama-3.1-8b"
+FIRST = {
+    "model": FIRST_MODEL,
+    "context": 8192,
+    "sequences": 16,
+    "weights": "auto",
+    "k": "auto",
+    "v": SAME,
+    "engine": "vllm",
+    "tp": 1,
+    "pp": 1,
+    "gpu": "NVIDIA H100 80 GB SXM",
+    "count": 1,
+    "parameters": None,
+    "cross": None,
+    "section": "curves",
+    "image": "png",
+    "prompt_len": 2048,
+    "output_len": 512,
+    "think": 30,
+    "rate": 1.0,
+}
+FIELDS = {  # of Settings -> key in the session
+    "context_len": "mem_context",
+    "num_sequences": "mem_sequences",
+    "kv_format": "mem_k",
+    "v_format": "mem_v",
+    "weight_format": "mem_weights",
+    "tp": "mem_tp",
+    "pp": "mem_pp",
+    "engine": "mem_engine",
+}
+OPTIONS = {
+    "mem_context": estimate.CONTEXT_LENS,
+    "mem_sequences": estimate.SEQUENCES,
+    "mem_k": ("auto", *formats.CACHES_LISTED),
+    "mem_v": (SAME, *formats.CACHES_LISTED),
+    "mem_weights": ("auto", *formats.WEIGHTS),
+    "mem_tp": (1, 2, 4, 8, 16, 32),
+    "mem_pp": (1, 2, 4, 8, 16),
+    "mem_engine": deployment.ENGINES,
+    "mem_count": estimate.GPU_COUNTS,
+}
+state = st.session_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentAsk:
+    """What the boxes hold: a deployment to size. `mem_pinned` are choices that stay beside it."""
+
+    page: Page
+
+    # ---- what is chosen ----------------------------------------------------------------------
+
+    def first_values(self) -> None:
+        """A new session begins with an example, or with what its link names."""
+        fresh = "mem_model" not in state
+        self.page.begin(FIRST | {"pinned": [], "moves": 0})
+        if fresh and any(name in st.query_params for name in memory_link.NAMES):
+            self._take_link()
+
+    def _take_link(self) -> None:
+        """Take what a link names; say what it names that is not known."""
+        keys = {key: FIELDS[name] for key, name in memory_link.LINK.items()}
+        keys |= {"model": "mem_model", "gpu": "mem_gpu", "n": "mem_count"}
+        offered = {key: OPTIONS[name] for key, name in keys.items() if name in OPTIONS}
+        offered |= {"model": tuple(config.preset_table()), "gpu": device_names()}
+        found, wrong = memory_link.from_query(dict(st.query_params), offered)
+        for key, value in found.items():
+            state[keys[key]] = value
+        if wrong:
+            state.mem_notice = Message(key="mem.error_link", params={"names": ", ".join(wrong)})
+
+    def model(self) -> tuple[str, ModelConfig]:
+        """The chosen model and its name. Raises UserError."""
+        if state.mem_model == OWN:
+            return state.mem_own
+        model = config.preset(state.mem_model)
+        return model.name, model
+
+    def choice(self) -> Choice:
+        """What the boxes hold. Raises UserError."""
+        fields = {name: state[key] for name, key in FIELDS.items()}
+        if fields["v_format"] == SAME or state.mem_engine not in deployment.APART:
+            fields["v_format"] = None
+        _, model = self.model()
+        if model.num_parameters is None and state.mem_parameters:
+            fields["num_parameters"] = int(state.mem_parameters * 1e9)
+        if lacks_cross_len(model):
+            fields["cross_len"] = state.mem_cross
+        found = Choice(
+            model=model,
+            settings=Settings(**fields),
+            device=devices.device(state.mem_gpu) if state.mem_gpu else here(),
+            num_devices=state.mem_count,
+            load=Workload(
+                prompt_len=state.mem_prompt_len,
+                output_len=state.mem_output_len,
+                think_s=float(state.mem_think),
+            ),
+        )
+        estimate.check(found)
+        return found
+
+    def _take_own(self, text: str | bytes, name: str) -> None:
+        """Make a config.json of the visitor's the chosen model. A refusal is a sentence; what was
+        there stays."""
+        try:
+            model = config.read(text, name=name)
+        except UserError as error:
+            params = {"why": error.message, "model": self._model_name(state.mem_model)}
+            state.mem_notice = Message(key="mem.refused", params=params)
+            return
+        state.mem_own = (model.name, model)
+        state.mem_model = OWN
+        state.mem_notice = None
+        state.mem_num_read = state.get("mem_num_read", 0) + 1
+
+    def _read_pasted(self) -> None:
+        self._take_own(state.mem_paste, "")
+
+    def _read_upload(self) -> None:
+        if state.mem_upload is not None:
+            self._take_own(state.mem_upload.getvalue(), state.mem_upload.name[:80])
+
+    def _read_named(self) -> None:
+        with self.page.noticing():
+            if self.page.registry.limits.models is not None:
+                raise UserError("mem.error_hosted")
+            text = hub_config.read_text(state.mem_where)
+            self._take_own(text, Path(state.mem_where.strip()).name[:80])
+
+    def moved(self) -> None:
+        """A slider rests at another stop. What is no stop of ours is ignored."""
+        found = frames.place_of((state.get("mem_view") or {}).get("place"))
+        if found is not None:
+            state.mem_context, state.mem_sequences, state.mem_moves = found
+
+    def _pin(self) -> None:
+        """Keep this choice beside the next ones: that at which a slider stands which has just
+        moved."""
+        self.moved()
+        if len(state.mem_pinned) >= MAX_PINNED:
+            state.mem_notice = Message(key="mem.error_four")
+            return
+        with self.page.noticing():
+            state.mem_pinned = [*state.mem_pinned, (self.model()[0], estimate.make(self.choice()))]
+
+    def _unpin(self) -> None:
+        state.mem_pinned = []
+        state.mem_notice = None
+
+    # ---- the band at the top -----------------------------------------------------------------
+
+    def band(self) -> None:
+        """The model and its devices; below them how it is kept and served, and what is kept
+        beside."""
+        self._model_row()
+        self._model_caption()
+        self._engine_row()
+
+    def _model_row(self) -> None:
+        say = self.page.say
+        row = st.columns([3.6, 1.9, 3.4, 1.1, 1.1, 1.1], gap="small", vertical_alignment="bottom")
+        own = [OWN] if "mem_own" in state else []
+        self._choose(row[0], "model", [*config.preset_table(), *own], show=self._model_name)
+        closed = f"mem-other-{state.get('mem_num_read', 0)}"  # a new one: once a file is read
+        with row[1].popover(
+            say("mem.other"), icon=":material/upload_file:", width="stretch", key=closed
+        ):
+            self._other_model()
+        self._choose(row[2], "gpu", device_names(), show=lambda name: name or say("mem.here"))
+        for place, name in zip(row[3:], ("count", "tp", "pp"), strict=True):
+            self._choose(place, name, OPTIONS[f"mem_{name}"])
+
+    def _engine_row(self) -> None:
+        say, pinned = self.page.say, bool(state.mem_pinned)
+        widths = [1.9, 1.6, 1.5, 1.6, 1.5, *([1.3] if pinned else [])]
+        row = st.columns(widths, gap="small", vertical_alignment="bottom")
+        apart, same = state.mem_engine in deployment.APART, say("mem.same")
+        shows = (
+            ("engine", lambda name: words.engine_name(name, say)),
+            ("weights", str),
+            ("k", str),
+            ("v", lambda name: same if name == SAME else name),
+        )
+        for place, (name, show) in zip(row, shows, strict=False):
+            disabled = name == "v" and not apart
+            self._choose(place, name, OPTIONS[f"mem_{name}"], show=show, disabled=disabled)
+        row[4].button(
+            say("mem.pin"),
+            key="mem_pin",
+            on_click=self._pin,
+            help=say("mem.pin_help"),
+            width="stretch",
+        )
+        if pinned:
+            row[5].button(say("mem.unpin"), key="mem_unpin", on_click=self._unpin, width="stretch")
+
+    def _choose(
+        self,
+        place: DeltaGenerator,
+        name: str,
+        options: Sequence[object],
+        *,
+        show: Callable[..., str] = str,
+        disabled: bool = False,
+    ) -> None:
+        """One of many."""
+        place.selectbox(
+            self.page.say(f"mem.{name}"),
+            options,
+            key=self.page.key(name),
+            format_func=show,
+            help=self.page.say(f"mem.{name}_help"),
+            disabled=disabled,
+            **KEEP,
+        )
+
+    def _model_name(self, name: str) -> str:
+        own = name == OWN
+        return self.page.say("mem.own", name=state.mem_own[0]) if own else config.preset(name).name
+
+    def _other_model(self) -> None:
+        """A config.json of the visitor's own: pasted, opened, named."""
+        say = self.page.say
+        st.text_area(
+            say("mem.paste"),
+            key="mem_paste",
+            height=120,
+            max_chars=None,
+            help=say("mem.paste_help"),
+            placeholder='{"model_type": "llama", "num_hidden_layers": 32, …}',
+        )
+        st.button(say("mem.read"), key="mem_read", on_click=self._read_pasted)
+        st.file_uploader(
+            say("mem.upload"),
+            type=["json"],
+            key="mem_upload",
+            on_change=self._read_upload,
+            max_upload_size=MAX_UPLOAD_MB,
+        )
+        if self.page.registry.limits.models is None:
+            st.text_input(
+                say("mem.where"),
+                key="mem_where",
+                on_change=self._read_named,
+                help=say("mem.where_help"),
+            )
+
+    def _model_caption(self) -> None:
+        """What the chosen model is, and where each of its sizes comes from."""
+        with self.page.refusing():
+            _, model = self.model()
+            if model.num_parameters is None or lacks_cross_len(model):
+                self._missing_sizes(model)
+            shipped = config.preset_table().get(state.mem_model, {})
+            text, sources = words.model_caption(model, shipped, self.page.say)
+            st.caption(text, help=sources)
+
+    def _missing_sizes(self, model: ModelConfig) -> None:
+        """Boxes for what the config does not say."""
+        say = self.page.say
+        left, right = st.columns(2)
+        if model.num_parameters is None:
+            left.number_input(
+                say("mem.parameters"),
+                0.001,
+                1e5,
+                step=0.1,
+                key="mem_parameters",
+                help=say("mem.parameters_help"),
+                **KEEP,
+            )
+        if lacks_cross_len(model):
+            right.number_input(
+                say("mem.cross"),
+                1,
+                10**7,
+                step=1,
+                key="mem_cross",
+                help=say("mem.cross_help"),
+                **KEEP,
+            )
+
+
+def device_names() -> tuple[str, ...]:
+    return ("", *(device.name for device in devices.devices()))
+
+
+def here() -> devices.Device:
+    """This machine, with what was measured of it for the latency page."""
+    return devices.this_machine(ceilings.load(machine.cpu_name(), "cpu"))
+
+
+def lacks_cross_len(model: ModelConfig) -> bool:
+    """Whether layers look at an image or encoder whose length the config does not say."""
+    every = (*model.layers, *model.cross_layers)
+    return any(layer.kind == "cross" and layer.fixed_len is None for layer in every)
