@@ -1,4 +1,5 @@
 # make run: everything, then the app on http://localhost:8501
+# make check: in under a minute, lint and the tests that load no model and start no program
 # make test: the same set-up, then lint and every test
 # make architectures: compare every type of model with transformers, and write ARCHITECTURES.md
 # make recordings: make again what ships in assets/recorded, on a machine that does nothing else
@@ -9,10 +10,15 @@ BIN := .venv/bin
 PROGRAM := $(BIN)/python -m viz_engine
 RECORDED := assets/recorded
 
-.PHONY: run test bench architectures recordings defaults clean
+.PHONY: run check test bench architectures recordings defaults clean
 
 run: .venv/.app
 	$(BIN)/streamlit run app.py --server.port $(PORT)
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest --quick -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: .venv/.dev
 	$(BIN)/ruff check .

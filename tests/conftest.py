@@ -2,12 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.support import speeds
 from tests.support.models import write_tiny
 from viz_engine.run import machine
 
@@ -23,10 +25,38 @@ hypothesis.settings.load_profile("ci")
 LONG = ("web_process", "architectures", "worker", "oracle", "diagnose", "generate", "config_oracle")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which `--dist loadfile` hands out the files."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only the unmarked tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, what in speeds.MARKS.items():
+        config.addinivalue_line("markers", f"{name}: {what}")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    if session.config.option.quick:
+        sys.addaudithook(speeds.refuse_the_slow)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --quick a file whose every test is marked is not even imported."""
+    return True if config.option.quick and speeds.marks_of_file(collection_path) else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for mark in speeds.marks_of_file(item.path) | speeds.marks_of_fixtures(item.fixturenames):
+        item.add_marker(mark)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order in which `--dist loadfile` hands out the files; with --quick, the unmarked."""
     place = {f"test_{name}": at for at, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
+    if config.option.quick:
+        marked = [i for i in items if any(i.get_closest_marker(mark) for mark in speeds.MARKS)]
+        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if item not in marked]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -43,6 +73,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"largest logit gap to transformers in float32: {gaps[worst]:.1e} ({worst}), "
             f"{len(gaps)} cases"
         )
+
+
+@pytest.fixture(scope="session")
+def starts_a_program() -> None:
+    """What a fixture asks for that starts one: the tests that use it get the mark `process`."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_refused() -> Iterator[None]:
+    """With --quick a test fails that was kept from something slow, even where it went on."""
+    yield
+    found = speeds.refused[:]
+    speeds.refused.clear()
+    assert not found, found
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from viz_engine.bench.process import STOPS, Contender
 from viz_engine.paths import ROOT
 from viz_engine.text import UserError
 
+pytestmark = pytest.mark.process
+
 FAKE = """
 import os, sys, time
 from viz_engine.bench import process

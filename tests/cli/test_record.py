@@ -51,6 +51,7 @@ def test_a_command_parses_back_to_its_settings(settings: RunSettings) -> None:
     assert parsed(command.record_command(settings)) == settings
 
 
+@pytest.mark.process
 def test_a_posix_shell_hands_the_prompt_over_unchanged() -> None:
     prompt = SETTINGS[2].prompts[0]
     line = command.record_command(SETTINGS[2])
@@ -144,6 +145,7 @@ def test_a_run_that_fails_is_written_and_exits_with_1(
     assert RunLog.read(out.read_bytes()).finished.finish_reason == "error"
 
 
+@pytest.mark.process
 def test_help_needs_no_torch() -> None:
     code = (
         "import sys\nfrom viz_engine import __main__ as m\n"

@@ -109,6 +109,7 @@ def test_a_gpu_of_the_table_is_cited() -> None:
     assert found["fits"]
 
 
+@pytest.mark.process
 def test_it_works_without_torch() -> None:
     code = (
         "import sys; from viz_engine.cli.size import size; size('gpt2', context_len=9); "

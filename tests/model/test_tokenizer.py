@@ -186,6 +186,7 @@ def test_a_missing_or_broken_tokenizer_is_refused(tmp_path: Path, content: str |
         PromptTokenizer.load(tmp_path)
 
 
+@pytest.mark.process
 def test_counting_a_prompt_imports_no_torch() -> None:
     code = (
         "import sys; from viz_engine.model import tokenizer, files; "

@@ -32,6 +32,7 @@ def page() -> AppTest:
     return test
 
 
+@pytest.mark.process
 def test_the_chosen_model_device_and_type_are_measured(runs: registry.Registry) -> None:
     test = page()
     test.text_input(key="lat_model").set_value(" some-org/some-model ")
@@ -45,6 +46,7 @@ def test_the_chosen_model_device_and_type_are_measured(runs: registry.Registry) 
     runs.cancel(sweep.id)
 
 
+@pytest.mark.process
 def test_stop_ends_the_sweep_and_the_first_button_comes_back(runs: registry.Registry) -> None:
     test = page()
     test.text_input(key="lat_model").set_value("stuck")

@@ -126,6 +126,7 @@ def test_this_machine_says_its_memory_and_claims_no_rate() -> None:
     assert here.bandwidth is None and here.flops_per_s("bf16") is None
 
 
+@pytest.mark.process
 def test_a_peak_is_what_the_process_itself_held() -> None:
     ask = "from viz_engine.run import machine; print(machine.peak_process_bytes())"
     held = bytearray(b"x") * 300_000_000

@@ -108,6 +108,7 @@ def test_two_origins_are_one_too_many() -> None:
     assert sent[0]["status"] == 403
 
 
+@pytest.mark.process
 def test_the_server_asks_nobody_from_its_start_to_a_hundred_foreign_origins(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WATCH)
     watched = tmp_path / "watched"
@@ -135,6 +136,7 @@ def test_the_server_asks_nobody_from_its_start_to_a_hundred_foreign_origins(tmp_
     assert not foreign, foreign
 
 
+@pytest.mark.process
 def test_the_watch_sees_what_it_is_there_for(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WATCH)
     env = os.environ | {"PYTHONPATH": str(tmp_path), "WATCHED": str(tmp_path / "watched")}

@@ -318,7 +318,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(starts_a_program: None) -> Iterator[Server]:
     before = sys.modules.pop(server_registry._HOLDER, None)
     server = Server()
     yield server

@@ -29,7 +29,9 @@ def settings(**changes: object) -> SweepSettings:
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+def runs(
+    starts_a_program: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Registry]:
     monkeypatch.setenv("SECOND_TOKEN_CACHE", str(tmp_path))
     runs = Registry(
         Supervisor(fake_engine.spawn()), Limits(sweep_s=120), alive=lambda session_id: True
@@ -177,6 +179,7 @@ def test_ceilings_are_measured_in_their_turn_by_the_engine_process(runs: Registr
     assert ceilings.load("fake", "cpu").bandwidth.per_s == 1e9
 
 
+@pytest.mark.process
 def test_a_measurement_that_fails_says_why_and_a_sweep_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +195,7 @@ def test_a_measurement_that_fails_says_why_and_a_sweep_goes_on(
     runs.stop()
 
 
+@pytest.mark.process
 def test_nobody_has_to_watch_a_measurement() -> None:
     world = World()
     run = world.registry.measure("cpu")

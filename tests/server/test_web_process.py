@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ClientState_pb2 import ClientState
 from websockets.sync.client import connect
@@ -13,6 +14,8 @@ from websockets.sync.client import connect
 from tests.support.fake_engine import until
 from tests.support.server import ENV, free_port, is_engine, served
 from viz_engine.paths import ROOT
+
+pytestmark = pytest.mark.process
 
 PAGES = sorted(path.name for path in (ROOT / "pages").glob("*.py") if path.name != "shell.py")
 MIB = 2**20

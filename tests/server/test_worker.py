@@ -301,7 +301,7 @@ def test_stopping_ends_every_run(world: World) -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[supervisor.Supervisor]:
+def engine(starts_a_program: None) -> Iterator[supervisor.Supervisor]:
     engine = supervisor.Supervisor(fake_engine.spawn())
     engine.start()
     yield engine
@@ -397,6 +397,7 @@ def test_stop_while_loading_ends_the_load(engine: supervisor.Supervisor, tmp_pat
     assert run_to_end(engine, SETTINGS).error is None and engine.pid == pid
 
 
+@pytest.mark.process
 def test_a_hanging_process_is_found_and_replaced() -> None:
     clock = types.SimpleNamespace(ahead=0.0)
     engine = supervisor.Supervisor(
@@ -421,6 +422,7 @@ def test_a_hanging_process_is_found_and_replaced() -> None:
         engine.stop()
 
 
+@pytest.mark.process
 def test_without_torch_every_run_is_refused_with_the_cure() -> None:
     engine = supervisor.Supervisor(fake_engine.spawn("no_torch"))
     engine.start()
@@ -450,6 +452,7 @@ def test_a_word_that_is_no_command_ends_the_engine_rather_than_its_hearing() -> 
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a step"])
+@pytest.mark.process
 def test_the_engine_ends_when_its_parent_is_killed(busy: bool) -> None:
     settings = fake_engine.settings(at={"2": "stuck"} if busy else {})
     program = f"""
@@ -482,6 +485,7 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness is a thread's own on Linux only")
+@pytest.mark.process
 def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() -> None:
     seen: list[int] = []
 
@@ -504,6 +508,7 @@ def test_a_restarted_engine_keeps_the_priority_that_the_web_process_gave_up() ->
     assert seen == [before, before + 3]
 
 
+@pytest.mark.process
 def test_the_real_engine_killed_in_mid_run_keeps_its_rows_and_runs_again() -> None:
     engine = supervisor.Supervisor()
     engine.start()

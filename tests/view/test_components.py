@@ -336,6 +336,7 @@ def said_in_a_page(tmp_path: Path, reruns: list[tuple[str, list[str]]]) -> list[
     return json.loads(done.stdout)
 
 
+@pytest.mark.browser
 def test_a_run_that_cannot_be_shown_is_a_sentence_and_the_next_one_is_shown(tmp_path: Path) -> None:
     good = frame(run_of("chat"), 0, "en")
     events = len(run_of("chat").log)
@@ -356,6 +357,7 @@ def test_a_run_that_cannot_be_shown_is_a_sentence_and_the_next_one_is_shown(tmp_
         assert said[3 * at + 2].startswith(f"{events} The first token took"), name
 
 
+@pytest.mark.browser
 def test_a_frame_that_only_says_where_the_run_stands_changes_the_sentence(tmp_path: Path) -> None:
     run = Run("queued", None, None)
     frames = []
