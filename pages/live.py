@@ -6,16 +6,14 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from viz_engine.model import files
-from viz_engine.model.formats import element_bytes
-from viz_engine.model.spec import ModelSpec
-from viz_engine.numbers import grouped, mib
-from viz_engine.run import checks, cost
+from viz_engine.numbers import grouped
+from viz_engine.run import checks
 from viz_engine.run import machine as run_machine
-from viz_engine.run.events import RunSettings, RunStarted
+from viz_engine.run.events import RunStarted
 from viz_engine.text import plain
 from viz_engine.view import ask as view_ask
 from viz_engine.view.ask import KEEP, Ask
-from viz_engine.view.live import mount
+from viz_engine.view.live import mount, words
 from viz_engine.view.page import Page
 
 PRESETS = {  # a context of 0: the prompt as it is
@@ -83,7 +81,7 @@ def cost_line() -> None:
             num_weights = grouped(files.num_weights(folder))
             st.caption(say("ask.cost_observed", tokens=grouped(tokens), weights=num_weights))
             return
-        line, formula = predicted_cost(spec, settings, tokens)
+        line, formula = words.cost(spec, settings, tokens, say)
         st.caption(line, help=formula)
         checks.check(
             spec,
@@ -91,41 +89,6 @@ def cost_line() -> None:
             [tokens] * settings.batch,
             None if on_gpu else run_machine.available_bytes(),
         )
-
-
-def predicted_cost(spec: ModelSpec, settings: RunSettings, tokens: int) -> tuple[str, str]:
-    """The line under the sliders, and its formula with the numbers put in."""
-    dtype, cached = settings.dtype, settings.cache != "none"
-    need = checks.footprint(
-        spec,
-        dtype,
-        batch=settings.batch,
-        prompt_len=tokens,
-        new_tokens=settings.new_tokens,
-        cached=cached,
-    )
-    numbers = {
-        "rows": grouped(need.num_rows),
-        "cache": mib(need.kv_reserved_bytes),
-        "weights": mib(need.weight_bytes),
-    }
-    line = say(
-        "ask.cost" if cached else "ask.cost_none",
-        tokens=grouped(tokens),
-        new_tokens=grouped(settings.new_tokens),
-        **numbers,
-    )
-    formula = say(
-        "ask.cost_help",
-        block=cost.BLOCK_LEN,
-        row_bytes=grouped(cost.row_bytes(spec, dtype)),
-        batch=settings.batch,
-        parameters=grouped(spec.num_parameters),
-        element_size=element_bytes(dtype),
-        available=mib(run_machine.available_bytes()),
-        **numbers,
-    )
-    return f"{line} · :gray-badge[{say('ask.predicted')}]", formula
 
 
 @st.fragment(run_every=1.0)

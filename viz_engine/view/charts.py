@@ -1,8 +1,8 @@
-"""Plotly figures: functions from plain data to `go.Figure`. This one and those of
-the pages are all that know Plotly.
+"""What all pages' figures are made of: from plain data to Plotly's `Figure`.
 
-The first part is shared by all pages: the colours of the live view, a layout, the export buttons,
-axes for bytes and counts. A figure gets its words from the page, so that it speaks its language.
+A layout in the theme's colours, export buttons, axes of bytes and counts; then points and lines,
+stacked bars. A figure gets its words from the page, so that it speaks its language. Only this
+module and the `charts` of each page know Plotly.
 
 Try it: `python -c "from viz_engine.view import charts; print(charts.byte_axis(1e6, 1e12))"`
 """
@@ -132,7 +132,7 @@ def _nice_step(size: float) -> float:
     return next(ten * n for n in (1, 2, 5, 10, 20) if ten * n >= size)
 
 
-# ---- points, lines, stacks, the roofline --------------------------------------------------------
+# ---- points, lines, stacks -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
