@@ -129,46 +129,6 @@ def test_projection_hides_the_controls_and_f_brings_them_back(guest: Visit) -> N
     guest.page.get_by_role("textbox", name="Prompt").wait_for(state="visible")
 
 
-def test_a_megabyte_of_text_is_refused_in_words(guest: Visit) -> None:
-    guest.stay()
-    guest.page.get_by_role("textbox", name="Prompt").fill("word " * 200_000)
-    guest.page.get_by_role("textbox", name="Prompt").press("Tab")
-    guest.page.get_by_text(re.compile("200.?000")).first.wait_for()
-
-
-def test_an_empty_prompt_is_refused_in_words(guest: Visit) -> None:
-    guest.stay()
-    before = guest.data("events")
-    guest.page.get_by_role("textbox", name="Prompt").fill("   ")
-    guest.page.get_by_role("textbox", name="Prompt").press("Tab")
-    guest.page.get_by_text("prompt is empty", exact=False).first.wait_for()
-    assert guest.data("events") == before or int(guest.data("events")) > 0
-
-
-def test_a_prompt_beyond_the_window_is_refused_with_the_numbers(visit: Visit) -> None:
-    visit.open()
-    visit.ask("word " * 9000, new_tokens=8)
-    visit.page.get_by_text(re.compile("8.?192")).first.wait_for()
-
-
-NO_RUNS = (  # what is in the file, words of the sentence (never those before it)
-    (b"hello\n", "JSON"),
-    (b'{"kind":"run_started"}\n', "run_id"),
-    (b"\x89PNG\r\n\x1a\n" + bytes(50), "JSON"),
-    (b'{"kind":"<b>dream</b>"}\n', "<b>dream</b>"),
-    (b"", "no run"),
-)
-
-
-def test_a_file_that_is_no_run_is_refused_in_words(guest: Visit, tmp_path: Path) -> None:
-    guest.stay()
-    guest.page.get_by_role("button", name="Runs").click()
-    for content, words in NO_RUNS:
-        guest.upload(tmp_path, content)
-        guest.page.get_by_role("alert").filter(has_text=words).wait_for()
-        assert guest.page.get_by_text("Traceback").count() == 0
-
-
 def test_a_downloaded_run_opens_again_equal(visit: Visit, tmp_path: Path) -> None:
     visit.open()
     visit.ask("Hello!", new_tokens=8)
@@ -183,22 +143,6 @@ def test_a_downloaded_run_opens_again_equal(visit: Visit, tmp_path: Path) -> Non
     visit.page.locator('input[type="file"]').set_input_files(path)
     visit.wait(lambda: visit.run_id != before)
     visit.wait(lambda: int(visit.data("events") or 0) == len(log_of(visit)))
-
-
-def test_an_unknown_run_is_said_and_something_still_plays(visit: Visit) -> None:
-    visit.open("/?run=no-such-run")
-    visit.page.get_by_role("alert").filter(has_text="does not hold the run").wait_for()
-    visit.wait(lambda: int(visit.data("events") or 0) > 0)
-
-
-def test_the_page_speaks_chinese_and_the_url_remembers(visit: Visit) -> None:
-    visit.open()
-    visit.page.get_by_text("中文", exact=True).first.click()
-    visit.page.get_by_role("button", name="生成").wait_for()
-    visit.page.wait_for_url(re.compile("lang=zh"))
-    visit.page.reload()
-    visit.page.get_by_role("button", name="生成").wait_for()
-    visit.wait(lambda: re.search("[一-鿿].*token", visit.text(".say")))
 
 
 def test_the_fallback_transport_shows_the_same_run(visit: Visit) -> None:

@@ -1,32 +1,15 @@
-"""The memory page as a visitor uses it: boxes, bad input, links, files, in a real browser."""
+"""The memory page as a visitor uses it: sliders, bars, downloads, in a real browser."""
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.visit import Visit
-from viz_engine.model import config
 
 OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")
-TINY = {
-    "model_type": "llama",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-    "max_position_embeddings": 2048,
-    "torch_dtype": "float16",
-}
-LOG = """INFO worker.py:267] model weights take 14.99GiB; non_torch_memory takes 0.13GiB;
-INFO executor_base.py:111] # cuda blocks: 27443, # CPU blocks: 2048
-INFO executor_base.py:116] Maximum concurrency for 131072 tokens per request: 3.35x
-"""
 
 
 # What goes out over the WebSocket is kept, until it is let go.
@@ -75,14 +58,6 @@ class Page(Visit):
         self.page.get_by_role("radio", name=name).or_(
             self.page.get_by_role("button", name=name, exact=True)
         ).first.click()
-
-    def paste(self, text: str) -> None:
-        box = self.page.get_by_role("textbox", name="Paste a config.json")
-        if not box.is_visible():  # a second click would close it
-            self.page.get_by_role("button", name="Other model").click()
-        box.fill(text)
-        box.blur()
-        self.page.get_by_role("button", name="Read it").click()
 
 
 @pytest.fixture
@@ -219,107 +194,6 @@ def test_bars_beside_stay_while_a_slider_moves_the_present_one(visit: Page) -> N
     row.wait_for()
 
 
-def test_a_number_opens_to_its_formula_with_the_numbers_filled_in(visit: Page) -> None:
-    visit.open()
-    visit.page.get_by_text("Cache of one request").click()
-    formula = visit.page.locator(".number[open] .formula")
-    formula.wait_for()
-    text = formula.inner_text().replace("\u202f", "")
-    assert "32 layers × (8 heads × 128 in bf16 + 8 × 128 in bf16) = 131072 bytes" in text
-
-
-def test_a_pasted_config_becomes_the_model(visit: Page) -> None:
-    visit.open()
-    visit.paste(json.dumps(TINY))
-    # 4 layers x 2 x 2 heads x 32 x 2 bytes x 8192 tokens
-    visit.until("Cache of one request", "8 MiB")
-
-
-REFUSED = {  # what is pasted -> words of the sentence
-    "{": "This is not JSON",
-    "[1, 2]": "not the object",
-    '{"model_type": "clip_vision_model", "image_size": 224, "patch_size": 16}': "encoder",
-    '{"_class_name": "UNet2DConditionModel"}': "diffusion",
-    '{"peft_type": "LORA", "base_model_name_or_path": "x"}': "adapter",
-    json.dumps(TINY | {"num_hidden_layers": 0}): "num_hidden_layers",
-    json.dumps(TINY | {"num_key_value_heads": 3}): "multiple",
-    json.dumps(TINY | {"hidden_size": "256"}): "whole number",
-    json.dumps(TINY).replace("256", "NaN"): "no number",
-    '{"a":' * 5000 + "1" + "}" * 5000: "nested",
-    json.dumps({"model_type": "<b>x</b>", "num_hidden_layers": "<i>9</i>"}): "<i>9</i>",
-}
-
-
-def test_what_is_no_config_is_refused_in_words_and_the_numbers_stay(visit: Page) -> None:
-    visit.open()
-    alert = visit.page.get_by_role("alert")
-    for text, words in REFUSED.items():
-        visit.paste(text)
-        alert.filter(has_text=words).wait_for()
-        assert alert.count() == 1
-        assert visit.number("Cache of one request") == "1 GiB"
-        assert visit.page.get_by_text("Traceback").count() == 0
-        assert visit.page.locator("[role=alert] i, [role=alert] b").count() == 0
-
-
-def test_an_opened_file_and_a_named_folder_are_read(visit: Page, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(TINY))
-    visit.open()
-    visit.page.get_by_role("button", name="Other model").click()
-    visit.page.locator('input[type="file"]').set_input_files(tmp_path / "config.json")
-    visit.until("Cache of one request", "8 MiB")
-    (tmp_path / "config.json").write_text(json.dumps(TINY | {"num_hidden_layers": 8}))
-    box = visit.page.get_by_role("textbox", name="Or name a folder")
-    box.wait_for(state="hidden")  # the panel closes once a file is read
-    visit.page.get_by_role("button", name="Other model").click()
-    box.fill(str(tmp_path))
-    box.press("Enter")
-    visit.until("Cache of one request", "16 MiB")
-
-
-def test_a_folder_that_is_not_there_is_said_in_words(visit: Page) -> None:
-    visit.open()
-    visit.page.get_by_role("button", name="Other model").click()
-    box = visit.page.get_by_role("textbox", name="Or name a folder")
-    box.fill("/no/such/folder")
-    box.press("Enter")
-    visit.page.get_by_role("alert").filter(has_text="/no/such/folder").wait_for()
-    assert visit.number("Cache of one request") == "1 GiB"
-
-
-def test_four_choices_stand_side_by_side_and_no_fifth(visit: Page) -> None:
-    visit.open()
-    for num, length in enumerate(("8192", "16384", "32768"), 1):
-        visit.slide("Context", length)
-        visit.page.get_by_role("button", name="Compare").click()
-        rows = visit.page.locator(".figures").first.locator("tbody tr")
-        visit.wait(lambda rows=rows, num=num: rows.count() == num + 1)
-    visit.page.get_by_role("button", name="Compare").click()
-    visit.page.get_by_role("alert").filter(has_text="Four choices").wait_for()
-    visit.page.get_by_role("button", name="Clear").click()
-    visit.wait(lambda: visit.page.get_by_role("alert").count() == 0)
-
-
-def test_the_link_opens_the_same_choice_elsewhere(visit: Page, chromium: object) -> None:
-    visit.open()
-    visit.slide("Context", "32768")
-    visit.section("Link and files")
-    link = visit.page.locator("code", has_text="model=").first
-    visit.wait(lambda: "ctx=32768" in link.inner_text())
-    other = Page(chromium, visit.server)
-    other.page.goto(link.inner_text())
-    other.ready()
-    other.until("Cache of one request", "4 GiB")
-    other.close()
-
-
-def test_a_link_with_unknown_values_is_said_and_the_rest_is_taken(visit: Page) -> None:
-    visit.open("&model=no-such-model&ctx=x&seq=4&gpu=%3Cb%3E")
-    visit.page.get_by_role("alert").filter(has_text="ctx, model, gpu").wait_for()
-    slider = visit.page.get_by_role("slider", name="Sequences")
-    assert slider.get_attribute("aria-valuetext") == "4"
-
-
 def test_the_table_and_the_pictures_can_be_saved(visit: Page, tmp_path: Path) -> None:
     visit.open()
     visit.section("Link and files")
@@ -346,55 +220,3 @@ def test_the_table_and_the_pictures_can_be_saved(visit: Page, tmp_path: Path) ->
             button.click()
         download.value.save_as(tmp_path / kind)
         assert (tmp_path / kind).read_bytes().startswith(start)
-
-
-def test_a_pasted_log_is_recognised_and_compared(visit: Page) -> None:
-    visit.open()
-    visit.section("Paste a log")
-    box = visit.page.get_by_role("textbox", name="Start-up log")
-    box.fill(LOG)
-    box.blur()
-    table = visit.page.locator(".figures").last
-    table.get_by_text("equal, as printed").first.wait_for()
-    assert "27443" in table.inner_text().replace("\u202f", "")
-    box.fill("hello")
-    box.blur()
-    visit.page.get_by_role("alert").wait_for()
-
-
-def test_a_recorded_run_stands_beside_its_prediction(visit: Page) -> None:
-    visit.open()
-    visit.section("Predicted and measured")
-    visit.page.get_by_text("The process grew by").wait_for()
-    cards = visit.page.locator(".number", has_text="counted:")
-    visit.wait(lambda: cards.count() == 2)
-    assert all("equal" in text for text in cards.all_inner_texts())
-
-
-def test_every_section_shows_something(visit: Page) -> None:
-    visit.open()
-    for name, word in (
-        ("Layers", "full attention"),
-        ("Weight precision", "q4_k_m"),
-        ("What to change", "Weights in int8"),
-        ("Users and speed", "People served"),
-        ("GPUs", "NVIDIA H200 SXM"),
-        ("Curves", "sequences at"),
-    ):
-        visit.section(name)
-        visit.page.get_by_text(word).locator("visible=true").first.wait_for()
-    assert visit.page.get_by_text("Traceback").count() == 0
-
-
-def test_every_model_of_the_list_can_be_chosen(visit: Page) -> None:
-    for name in ("deepseek-v3", "mamba-2.8b", "gemma-3-12b", "gpt2"):
-        visit.open(f"&model={name}")
-        assert visit.number("Cache of one request") not in ("", "-")
-        assert visit.page.get_by_text(config.preset(name).name).first.is_visible()
-
-
-def test_the_page_speaks_chinese(visit: Page) -> None:
-    visit.open()
-    visit.page.get_by_text("中文", exact=True).first.click()
-    visit.page.get_by_text("单个请求的缓存").wait_for()
-    assert "lang=zh" in visit.page.url

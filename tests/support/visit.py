@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import httpx
 
@@ -77,12 +76,6 @@ class Visit:
     def settle(self) -> None:
         """Wait until the page's script has come to its end, after something of its run was seen."""
         self.page.locator("[data-test-script-state=notRunning]").wait_for()
-
-    def upload(self, folder: Path, content: bytes) -> None:
-        """Give a file of that content to the page's uploader, in place of the one before."""
-        path = folder / f"{len(list(folder.iterdir()))}.jsonl"
-        path.write_bytes(content)
-        self.page.locator('input[type="file"]').set_input_files(path)
 
     @property
     def run_id(self) -> str:
