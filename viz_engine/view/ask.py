@@ -52,11 +52,7 @@ class Kind:
 
 
 RUN = Kind(
-    name="run",
-    folder="runs",
-    id_prefix=recorded.RUN,
-    shipped=recorded.run,
-    read=RunLog.read,
+    name="run", folder="runs", id_prefix=recorded.RUN, shipped=recorded.run, read=RunLog.read
 )
 RACE = Kind(
     name="race",

@@ -277,26 +277,20 @@ def memory_chart(logs: Sequence[RunLog], say: Say, theme: str | None) -> charts.
     points = [p for p in diagnose.memory_points(logs) if p.used_bytes is not None]
     if len(points) < 2:
         return None
-    mib = 2**20
     series = [
         Series(
-            name=say("lat.memory_used"),
+            name=say(name),
             x=[p.t_s for p in points],
-            y=[p.used_bytes / mib for p in points],
-            colour="v",
+            y=[(getattr(p, figure) or 0) / 2**20 for p in points],
+            colour=colour,
             line="solid",
-            marker="circle",
+            marker=marker,
             size=5,
-        ),
-        Series(
-            name=say("lat.memory_rows"),
-            x=[p.t_s for p in points],
-            y=[(p.kv_reserved_bytes or 0) / mib for p in points],
-            colour="k",
-            line="solid",
-            marker="diamond",
-            size=5,
-        ),
+        )
+        for figure, colour, name, marker in (
+            ("used_bytes", "v", "lat.memory_used", "circle"),
+            ("kv_reserved_bytes", "k", "lat.memory_rows", "diamond"),
+        )
     ]
     for figure, colour, name in (
         ("utilisation", "muted", "lat.utilisation"),
@@ -337,11 +331,23 @@ def turns_chart(
     """The price of turn k, and what it would be if only what is new were read. Without prices, the
     tokens that are read. TTFT of turns that read more than `longest` tokens, which no run did, is
     drawn apart."""
-    numbers = [turn.number for turn in turns]
-    series = [
+    timed = [t for t in turns if t.seconds is not None]
+    return charts.xy(
+        [*_prices(turns, unit, say), *_waits(timed, longest, say)],
+        x=Axis(title=say("lat.axis.turn")),
+        y=Axis(title=say("lat.axis.price" if priced else "lat.axis.read", unit=unit)),
+        right=Axis(title=say("lat.axis.ttft_s")) if timed else None,
+        theme=theme,
+        height=340,
+    )
+
+
+def _prices(turns: Sequence[Turn], unit: str, say: Say) -> list[Series]:
+    """What each turn costs, and would if only what is new were read."""
+    return [
         Series(
             name=say(f"lat.{name}"),
-            x=numbers,
+            x=[turn.number for turn in turns],
             y=prices,
             colour=colour,
             line=line,
@@ -361,27 +367,25 @@ def turns_chart(
             ("turn_cached", [t.cached_price for t in turns], "new", "dash", "diamond"),
         )
     ]
-    timed = [t for t in turns if t.seconds is not None]
+
+
+def _waits(timed: Sequence[Turn], longest: int, say: Say) -> list[Series]:
+    """TTFT of each turn, and apart that of those beyond the `longest` prompt that was run."""
     within = [t for t in timed if t.read_tokens <= longest]
     beyond = [*within[-1:], *timed[len(within) :]] if len(within) < len(timed) else []
-    for name, part, line in (("turn_ttft", within, "solid"), ("turn_ttft_beyond", beyond, "dot")):
-        if part:
-            series.append(
-                Series(
-                    name=say(f"lat.{name}", longest=grouped(longest)),
-                    x=[t.number for t in part],
-                    y=[t.seconds for t in part],
-                    colour="muted",
-                    line=line,
-                    marker="",
-                    right=True,
-                )
-            )
-    return charts.xy(
-        series,
-        x=Axis(title=say("lat.axis.turn")),
-        y=Axis(title=say("lat.axis.price" if priced else "lat.axis.read", unit=unit)),
-        right=Axis(title=say("lat.axis.ttft_s")) if timed else None,
-        theme=theme,
-        height=340,
-    )
+    return [
+        Series(
+            name=say(f"lat.{name}", longest=grouped(longest)),
+            x=[t.number for t in part],
+            y=[t.seconds for t in part],
+            colour="muted",
+            line=line,
+            marker="",
+            right=True,
+        )
+        for name, part, line in (
+            ("turn_ttft", within, "solid"),
+            ("turn_ttft_beyond", beyond, "dot"),
+        )
+        if part
+    ]

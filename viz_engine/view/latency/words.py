@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from viz_engine.analysis import definitions, fits, latency, roofline
-from viz_engine.analysis.latency import Growth, TokenCosts, Turn
-from viz_engine.analysis.points import Spread, points_of
+from viz_engine.analysis.latency import Growth, PrefillParts, TokenCosts, Turn
+from viz_engine.analysis.points import Point, Spread, points_of
 from viz_engine.memory import devices
 from viz_engine.numbers import NONE, amount, giga, grouped, ms, share
 from viz_engine.run.ceilings import Ceilings
@@ -116,38 +116,17 @@ def ttft_cards(result: ExperimentLog, tag: str, say: Say) -> list[Number]:
     least, work = None, latency.prefill_work(result.started, last.columns)
     if result.ceilings is not None:
         least = latency.predicted_ttft_s(result.started, result.ceilings, last.columns)
-    fit = parts.fit if parts else None
-    n = last.columns
-    slope = fit.slopes["tokens"] if fit else None
-    linear_s = fit.slopes["tokens"] * n if fit else None
-    square_s = fit.slopes["square"] * n * n if fit else None
     rest = None if measured is None or least is None else measured - least
     prefill = last.prefill_s.median if last.prefill_s else None
     flops = parts.linear_flops + parts.attention_flops if parts else None
     rate = flops / prefill if flops and prefill else None
     top = roofline.rate_of(result.ceilings, result.started) if result.ceilings else None
-    quadratic = parts.attention_flops / flops if parts else None
     shown = {"columns": grouped(last.columns)}
-    cards = [
+    return [
         _card(
             say, "ttft", ms(measured), tag, "ms", num=last.num_runs, **shown, **_ends(last.ttft_s)
         ),
-        _card(
-            say,
-            "slope",
-            ms(slope),
-            tag,
-            "ms/token",
-            fixed=ms(fit.fixed) if fit else NONE,
-            slope=ms(slope),
-            square=f"{fit.slopes['square'] * 1e9:.2f}" if fit else NONE,
-            linear_ms=ms(linear_s),
-            square_ms=ms(square_s),
-            whole=ms(fit.at(tokens=n, square=n * n) if fit else None),
-            error=f"{fit.error:.1%}" if fit else NONE,
-            runs=sum(p.num_runs for p in points),
-            **shown,
-        ),
+        _slope_card(points, parts, tag, say),
         _card(say, "least_ttft", ms(least), "predicted", "ms", rate=giga(top),
               flops=giga(work.flops if work else None),
               moved=giga(work.num_bytes if work else None),
@@ -156,26 +135,55 @@ def ttft_cards(result: ExperimentLog, tag: str, say: Say) -> list[Number]:
               share=share(rest / measured if rest is not None else None)),
         _card(say, "mfu", share(rate / top if rate and top else None), tag, "", rate=giga(rate),
               top=giga(top), flops=giga(flops), ms=ms(prefill), **shown),
-        _card(
-            say,
-            "cross",
-            grouped(parts.cross_columns) if parts else NONE,
-            "predicted",
-            say("lat.tokens"),
-            share=share(quadratic),
-            fit=grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
-            linear=giga(parts.linear_flops if parts else None),
-            attention=giga(parts.attention_flops if parts else None),
-            linear_rate=giga(parts.linear_flops / linear_s if linear_s else None),
-            attention_rate=giga(parts.attention_flops / square_s if square_s else None),
-            **shown,
-        ),
+        _cross_card(last.columns, parts, say),
     ]  # fmt: skip
-    if fit is None:
-        cards[1] = _unfitted(cards[1], 3, say)
-    if parts is None or parts.cross_fit is None:
-        cards[5] = dataclasses.replace(cards[5], note=say("lat.by_flops"))
-    return cards
+
+
+def _slope_card(points: Sequence[Point], parts: PrefillParts | None, tag: str, say: Say) -> Number:
+    """What a token more takes, of the line that is fitted through the medians."""
+    n, fit = points[-1].columns, parts.fit if parts else None
+    card = _card(
+        say,
+        "slope",
+        ms(fit.slopes["tokens"] if fit else None),
+        tag,
+        "ms/token",
+        fixed=ms(fit.fixed if fit else None),
+        slope=ms(fit.slopes["tokens"] if fit else None),
+        square=f"{fit.slopes['square'] * 1e9:.2f}" if fit else NONE,
+        linear_ms=ms(fit.slopes["tokens"] * n if fit else None),
+        square_ms=ms(fit.slopes["square"] * n * n if fit else None),
+        whole=ms(fit.at(tokens=n, square=n * n) if fit else None),
+        error=f"{fit.error:.1%}" if fit else NONE,
+        runs=sum(p.num_runs for p in points),
+        columns=grouped(n),
+    )
+    return card if fit else _unfitted(card, 3, say)
+
+
+def _cross_card(n: int, parts: PrefillParts | None, say: Say) -> Number:
+    """From which length on attention is the larger part, by FLOPs and by the fitted line."""
+    fit = parts.fit if parts else None
+    linear_s = fit.slopes["tokens"] * n if fit else None
+    square_s = fit.slopes["square"] * n * n if fit else None
+    flops = parts.linear_flops + parts.attention_flops if parts else None
+    card = _card(
+        say,
+        "cross",
+        grouped(parts.cross_columns) if parts else NONE,
+        "predicted",
+        say("lat.tokens"),
+        share=share(parts.attention_flops / flops if parts else None),
+        fit=grouped(parts.cross_fit) if parts and parts.cross_fit else NONE,
+        linear=giga(parts.linear_flops if parts else None),
+        attention=giga(parts.attention_flops if parts else None),
+        linear_rate=giga(parts.linear_flops / linear_s if linear_s else None),
+        attention_rate=giga(parts.attention_flops / square_s if square_s else None),
+        columns=grouped(n),
+    )
+    if parts is not None and parts.cross_fit is not None:
+        return card
+    return dataclasses.replace(card, note=say("lat.by_flops"))
 
 
 def _unfitted(card: Number, num: int, say: Say) -> Number:

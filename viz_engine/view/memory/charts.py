@@ -13,7 +13,7 @@ from plotly.graph_objects import Figure
 
 from viz_engine.numbers import bytes_text
 from viz_engine.view.charts import byte_axis, count_axis, drawn, layout
-from viz_engine.view.theme import palette
+from viz_engine.view.theme import Palette, palette
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,36 +42,8 @@ def byte_curves(
     every += [ceiling[1]] if ceiling else []
     low, high = min(every), max(every)
     left, right = min(curves[0].x), max(curves[0].x)
-    traces = [
-        {
-            "type": "scatter",
-            "x": list(curve.x),
-            "y": list(curve.y),
-            "name": curve.name,
-            "mode": "lines",
-            "line": {"color": getattr(colours, curve.colour), "width": 2.5, "dash": curve.style},
-            "customdata": [bytes_text(y) for y in curve.y],
-            "hovertemplate": "%{customdata}",
-        }
-        for curve in curves
-    ]
-    shapes, notes = [], []
-    if ceiling:
-        colour = colours.new if ceiling[2] else colours.bad
-        line = {"color": colour, "width": 2}
-        at = {"xref": "paper", "x0": 0, "x1": 1, "y0": ceiling[1], "y1": ceiling[1]}
-        shapes.append({"type": "line", **at, "line": line})
-        text = f"{ceiling[0]} {bytes_text(ceiling[1])}"
-        notes.append(_note(text, colour, x=0.01, y=math.log10(ceiling[1]), xref="paper"))
-    if here:
-        line = {"color": colours.text, "width": 1, "dash": "dot"}
-        at = {"yref": "paper", "x0": here[1], "x1": here[1], "y0": 0, "y1": 1}
-        shapes.append({"type": "line", **at, "line": line})
-        # Where the curves are not: they rise from the lower left to the upper right.
-        place = {"y": 0.99, "yanchor": "top"}
-        if here[1] > (left * right) ** 0.5:
-            place = {"y": 0, "xanchor": "right"}
-        notes.append(_note(here[0], colours.text, x=math.log10(here[1]), yref="paper", **place))
+    marks = [_ceiling(*ceiling, colours)] if ceiling else []
+    marks += [_here(*here, (left * right) ** 0.5, colours)] if here else []
     made = layout(
         colours,
         height=340,
@@ -87,10 +59,45 @@ def byte_curves(
             **byte_axis(low, high),
         },
         hovermode="x unified",
-        shapes=shapes,
-        annotations=notes,
+        shapes=[shape for shape, _ in marks],
+        annotations=[note for _, note in marks],
     )
-    return drawn(traces, made)
+    return drawn([_line(curve, colours) for curve in curves], made)
+
+
+def _line(curve: Curve, colours: Palette) -> dict[str, object]:
+    return {
+        "type": "scatter",
+        "x": list(curve.x),
+        "y": list(curve.y),
+        "name": curve.name,
+        "mode": "lines",
+        "line": {"color": getattr(colours, curve.colour), "width": 2.5, "dash": curve.style},
+        "customdata": [bytes_text(y) for y in curve.y],
+        "hovertemplate": "%{customdata}",
+    }
+
+
+def _ceiling(
+    name: str, num_bytes: float, fits: bool, colours: Palette
+) -> tuple[dict[str, object], dict[str, object]]:
+    """A line over the whole width, and its words."""
+    colour = colours.new if fits else colours.bad
+    at = {"xref": "paper", "x0": 0, "x1": 1, "y0": num_bytes, "y1": num_bytes}
+    shape = {"type": "line", **at, "line": {"color": colour, "width": 2}}
+    text = f"{name} {bytes_text(num_bytes)}"
+    return shape, _note(text, colour, x=0.01, y=math.log10(num_bytes), xref="paper")
+
+
+def _here(
+    name: str, count: float, middle: float, colours: Palette
+) -> tuple[dict[str, object], dict[str, object]]:
+    """A line from top to bottom, its words where the curves are not: they rise from the lower left
+    to the upper right."""
+    at = {"yref": "paper", "x0": count, "x1": count, "y0": 0, "y1": 1}
+    shape = {"type": "line", **at, "line": {"color": colours.text, "width": 1, "dash": "dot"}}
+    place = {"y": 0, "xanchor": "right"} if count > middle else {"y": 0.99, "yanchor": "top"}
+    return shape, _note(name, colours.text, x=math.log10(count), yref="paper", **place)
 
 
 def _note(text: str, colour: str, **place: object) -> dict[str, object]:

@@ -110,7 +110,6 @@ def show(
     """Mount the view. `keys` name the frames ahead of this one; None where there are none, because
     `shown` is not of what is chosen. `at` is the stop of each slider, `moves` the last move of the
     browser that this answers; the state `place` says the next one to `on_move`."""
-    colours = palette(theme)
     data = {
         "frame": shown,
         "pinned": list(pinned),
@@ -130,6 +129,15 @@ def show(
         "help": say("mem.bar_help"),
         "save": say("mem.save", kind=image.upper()),
         "image": image,
+        **_look(theme, say),
+    }
+    _component()(key=key, data=data, on_place_change=on_move)
+
+
+def _look(theme: str, say: Say) -> dict[str, object]:
+    """The names and marks of the bar's parts, and the colours of everything."""
+    colours = palette(theme)
+    return {
         "parts": {
             part: [say(f"mem.part.{part}"), getattr(colours, colour), mark]
             for part, (colour, mark) in memory_frames.PARTS.items()
@@ -144,7 +152,6 @@ def show(
         },
         "font": FONT,
     }
-    _component()(key=key, data=data, on_place_change=on_move)
 
 
 def hand_over(message: bytes, *, key: str) -> None:

@@ -7,11 +7,12 @@ Try it: `streamlit run app.py`, the page Memory, its section Users
 """
 
 from viz_engine.memory import capacity, estimate
+from viz_engine.memory.capacity import Served
 from viz_engine.memory.estimate import Estimate, Service
-from viz_engine.memory.speed import StepTime
-from viz_engine.numbers import grouped, three, time_text
+from viz_engine.numbers import NONE, grouped, three, time_text
 from viz_engine.text import Say
 from viz_engine.view.markup import Number
+from viz_engine.view.memory.words import card
 
 
 def service_cards(
@@ -22,56 +23,34 @@ def service_cards(
     if service.paged is None:
         why = estimate.why_no_time(found.choice).text(language)
         note = why if service.room else say("mem.none_fits")
-        return [Number(label=say("mem.card.users"), value="-", tag=say("mem.predicted"), note=note)]
-    paged, answer = service.paged, time_text(service.duration_s)
-    held = say(
-        "mem.formula.held",
-        prompt=grouped(load.prompt_len),
-        half=grouped(load.mean_held_len - load.prompt_len),
-        held=grouped(load.mean_held_len),
-    )
-    little = say(
-        "mem.formula.little",
-        num=grouped(paged.sequences),
-        answer=answer,
-        think=time_text(load.think_s),
-        users=grouped(paged.users),
-        copies=copies,
-    )
-    middle = {name: time_text(estimate.middle(t)) for name, t in _both(service).items()}
+        return [
+            Number(label=say("mem.card.users"), value=NONE, tag=say("mem.predicted"), note=note)
+        ]
+    reserved, middle = service.reserved, _middle(service)
     return [
-        Number(
-            label=say("mem.card.users"),
-            help=say("mem.card.users_help"),
-            tag=say("mem.predicted"),
-            value=grouped(paged.users * copies),
-            note=say("mem.users_note", rate=three(paged.requests_per_s * copies), copies=copies),
-            formula="\n".join(
-                (held, say("mem.formula.room", num=grouped(paged.sequences)), little)
-            ),
+        card(
+            "users",
+            say,
+            value=grouped(service.paged.users * copies),
+            note=_rate(service.paged, copies, say),
+            formula="\n".join(_users_lines(found, service, say)),
         ),
-        Number(
-            label=say("mem.card.reserved"),
-            help=say("mem.card.reserved_help"),
-            tag=say("mem.predicted"),
-            value=grouped(service.reserved.users * copies),
-            note=say(
-                "mem.users_note",
-                rate=three(service.reserved.requests_per_s * copies),
-                copies=copies,
-            ),
-            formula=say("mem.formula.room", num=grouped(service.reserved.sequences)),
+        card(
+            "reserved",
+            say,
+            value=grouped(reserved.users * copies),
+            note=_rate(reserved, copies, say),
+            formula=say("mem.formula.room", num=grouped(reserved.sequences)),
         ),
-        Number(
-            label=say("mem.card.duration"),
-            help=say("mem.card.duration_help"),
-            tag=say("mem.predicted"),
-            value=answer,
+        card(
+            "duration",
+            say,
+            value=time_text(service.duration_s),
             note=say("mem.duration_note", **middle),
             formula=say(
                 "mem.formula.duration",
                 tokens=grouped(max(load.output_len - 1, 0)),
-                total=answer,
+                total=time_text(service.duration_s),
                 **middle,
             ),
         ),
@@ -79,17 +58,47 @@ def service_cards(
     ]
 
 
+def _middle(service: Service) -> dict[str, str]:
+    """TTFT and ITL in the middle of their ranges."""
+    both = {"ttft": service.ttft, "itl": service.itl}
+    return {name: time_text(estimate.middle(time)) for name, time in both.items()}
+
+
+def _rate(served: Served, copies: int, say: Say) -> str:
+    return say("mem.users_note", rate=three(served.requests_per_s * copies), copies=copies)
+
+
+def _users_lines(found: Estimate, service: Service, say: Say) -> tuple[str, str, str]:
+    """How many tokens a request holds on average, how many requests that is, how many users."""
+    load, paged = found.choice.load, service.paged
+    return (
+        say(
+            "mem.formula.held",
+            prompt=grouped(load.prompt_len),
+            half=grouped(load.mean_held_len - load.prompt_len),
+            held=grouped(load.mean_held_len),
+        ),
+        say("mem.formula.room", num=grouped(paged.sequences)),
+        say(
+            "mem.formula.little",
+            num=grouped(paged.sequences),
+            answer=time_text(service.duration_s),
+            think=time_text(load.think_s),
+            users=grouped(paged.users),
+            copies=found.choice.num_replicas,
+        ),
+    )
+
+
 def _flight_card(found: Estimate, service: Service, rate: float, say: Say) -> Number:
     """Requests in flight at `rate`, each as slow as those beside it make it."""
     copies, load = found.choice.num_replicas, found.choice.load
     room = service.paged.sequences * copies
-    shown = {"label": say("mem.card.flight"), "help": say("mem.card.flight_help")}
-    shown["tag"] = say("mem.predicted")
     steady = estimate.in_flight(found, service, rate)
     if steady is None:
         most = three(service.paged.requests_per_s * copies)
         note = say("mem.flight_over", room=grouped(room), rate=f"{rate:g}", most=most)
-        return Number(value="-", tone="bad", note=note, **shown)
+        return card("flight", say, value=NONE, tone="bad", note=note)
     beside, duration = steady
     flight, answer = capacity.in_flight(rate, duration), time_text(duration)
     step = estimate.itl(found.choice, load.mean_held_len, beside)
@@ -104,14 +113,11 @@ def _flight_card(found: Estimate, service: Service, rate: float, say: Say) -> Nu
         ),
         say("mem.formula.flight", rate=f"{rate:g}", answer=answer, flight=three(flight)),
     )
-    return Number(
+    return card(
+        "flight",
+        say,
         value=three(flight),
         tone="good",
         note=say("mem.flight_note", room=grouped(room), answer=answer),
         formula="\n".join(lines),
-        **shown,
     )
-
-
-def _both(service: Service) -> dict[str, StepTime]:
-    return {"ttft": service.ttft, "itl": service.itl}

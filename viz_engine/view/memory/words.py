@@ -15,7 +15,16 @@ from viz_engine.memory.estimate import Estimate
 from viz_engine.memory.plan import Limit
 from viz_engine.memory.speed import StepTime
 from viz_engine.model.config import ModelConfig
-from viz_engine.numbers import billions, bytes_text, grouped, mib, short_count, three, time_text
+from viz_engine.numbers import (
+    NONE,
+    billions,
+    bytes_text,
+    grouped,
+    mib,
+    short_count,
+    three,
+    time_text,
+)
 from viz_engine.run import cost
 from viz_engine.text import Say, plain
 from viz_engine.view.markup import Number
@@ -82,72 +91,65 @@ def model_caption(model: ModelConfig, shipped: Mapping[str, str], say: Say) -> t
 # ---- cards -------------------------------------------------------------------------------------
 
 
+def card(name: str, say: Say, **shown: str) -> Number:
+    """A predicted number, called by its texts."""
+    label, help_text = say(f"mem.card.{name}"), say(f"mem.card.{name}_help")
+    return Number(label=label, help=help_text, tag=say("mem.predicted"), **shown)
+
+
 def cards(found: Estimate, say: Say, language: str) -> list[Number]:
     """The eight numbers beside the bar."""
-    choice, settings = found.choice, found.choice.settings
+    choice, settings, request = found.choice, found.choice.settings, found.request
     context, sequences = grouped(settings.context_len), grouped(settings.num_sequences)
-    crossing = estimate.crossing(found)
+    half = limit_text(found.most_twice, say)
+    held = _held_lines(found, request.kv_bytes, found.request_bytes, say)
+    grown = _held_lines(found, request.growth_bytes, found.growth_bytes, say)
     return [
         _total_card(found, say, language),
-        Number(
-            label=say("mem.card.request"),
-            help=say("mem.card.request_help"),
+        card(
+            "request",
+            say,
             value=bytes_text(found.request_bytes),
-            tag=say("mem.predicted"),
             note=_request_note(found, say),
-            formula="\n".join(
-                [
-                    *cache_lines(found.request, say, language),
-                    *_held_lines(found, found.request.kv_bytes, found.request_bytes, say),
-                ]
-            ),
+            formula="\n".join((*cache_lines(request, say, language), *held)),
         ),
-        Number(
-            label=say("mem.card.longest"),
-            help=say("mem.card.longest_help"),
-            tag=say("mem.predicted"),
+        card(
+            "longest",
+            say,
             **limit_of(found, found.longest, deployment.MAX_CONTEXT, say),
             note=say("mem.longest_note", sequences=sequences),
         ),
-        Number(
-            label=say("mem.card.most"),
-            help=say("mem.card.most_help"),
-            tag=say("mem.predicted"),
+        card(
+            "most",
+            say,
             **limit_of(found, found.most, deployment.MAX_SEQUENCES, say),
-            note=say("mem.most_note", context=context, half=limit_text(found.most_twice, say))
-            if choice.knows_weights
-            else "",
+            note=say("mem.most_note", context=context, half=half) if choice.knows_weights else "",
         ),
         _time_card("ttft", found, found.ttft, say, language),
         _time_card("itl", found, found.itl, say, language),
-        Number(
-            label=say("mem.card.growth"),
-            help=say("mem.card.growth_help"),
+        card(
+            "growth",
+            say,
             value=mib(found.growth_bytes),
-            tag=say("mem.predicted"),
             note=say("mem.growth_note"),
-            formula="\n".join(
-                [
-                    *cache_lines(found.request, say, language, rows=False),
-                    *_held_lines(found, found.request.growth_bytes, found.growth_bytes, say),
-                ]
-            ),
+            formula="\n".join((*cache_lines(request, say, language, rows=False), *grown)),
         ),
-        Number(
-            label=say("mem.card.crossing"),
-            help=say("mem.card.crossing_help"),
-            value="-" if crossing is None else grouped(crossing),
-            tag=say("mem.predicted"),
-            note=say("mem.crossing_note", context=context),
-            formula=""
-            if crossing is None
-            else say(
-                "mem.formula.crossing",
-                weights=bytes_text(found.rank_request.part("weights").num_bytes),
-                request=bytes_text(found.rank_request.kv_bytes),
-            ),
-        ),
+        _crossing_card(found, say),
     ]
+
+
+def _crossing_card(found: Estimate, say: Say) -> Number:
+    """From how many sequences on the cache is larger than the weights."""
+    note = say("mem.crossing_note", context=grouped(found.choice.settings.context_len))
+    crossing = estimate.crossing(found)
+    if crossing is None:
+        return card("crossing", say, value=NONE, note=note)
+    formula = say(
+        "mem.formula.crossing",
+        weights=bytes_text(found.rank_request.part("weights").num_bytes),
+        request=bytes_text(found.rank_request.kv_bytes),
+    )
+    return card("crossing", say, value=grouped(crossing), note=note, formula=formula)
 
 
 def _request_note(found: Estimate, say: Say) -> str:
@@ -194,11 +196,10 @@ def _total_card(found: Estimate, say: Say, language: str) -> Number:
             shown=str(capacity_of),
         )
     )
-    return Number(
-        label=say("mem.card.total"),
-        help=say("mem.card.total_help"),
-        value=bytes_text(total) if known else "-",
-        tag=say("mem.predicted"),
+    return card(
+        "total",
+        say,
+        value=bytes_text(total) if known else NONE,
         tone="" if not known else "good" if found.fits else "bad",
         note=note,
         formula="\n".join(lines),
@@ -249,7 +250,7 @@ def limit_text(limit: Limit, say: Say) -> str:
 def limit_of(found: Estimate, limit: Limit, most: int, say: Say) -> dict[str, str]:
     """An inverse as the value, tone and formula of its card; without the weights there is none."""
     if not found.choice.knows_weights:
-        return {"value": "-"}
+        return {"value": NONE}
     return {
         "value": limit_text(limit, say),
         "tone": "bad" if limit.value == 0 else "",
@@ -270,20 +271,17 @@ def _limit_formula(found: Estimate, limit: Limit, most: int, say: Say) -> str:
 def _time_card(
     name: str, found: Estimate, time: StepTime | None, say: Say, language: str
 ) -> Number:
-    label, help_text = say(f"mem.card.{name}"), say(f"mem.card.{name}_help")
     if time is None:
         why = estimate.why_no_time(found.choice).text(language)
-        tag = say("mem.predicted")
         known = found.choice.device.bandwidth is not None
-        lines = say(f"mem.formula.{name}_needs") if known else ""
-        return Number(label=label, help=help_text, value="-", tag=tag, note=why, formula=lines)
+        formula = say(f"mem.formula.{name}_needs") if known else ""
+        return card(name, say, value=NONE, note=why, formula=formula)
     value, _, unit = time_text(time.bound_s).partition(" ")
-    return Number(
-        label=label,
-        help=help_text,
+    return card(
+        name,
+        say,
         value=value,
         unit=unit,
-        tag=say("mem.predicted"),
         note=say("mem.range", fast=time_text(time.fast_s), slow=time_text(time.slow_s)),
         formula="\n".join((say(f"mem.formula.{name}"), *time_lines(found, time, say))),
     )

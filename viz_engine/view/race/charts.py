@@ -102,10 +102,26 @@ def gap_chart(
 ) -> charts.Figure:
     """The largest logit gap of each token, and how far the chosen token is ahead; logarithmic.
     Gaps of exactly 0 stand at the foot, hollow."""
-    xs = list(range(1, len(gaps) + 1))
+    marks = []
+    if first_difference is not None:
+        at, text = first_difference + 1, say("race.figure.differs")
+        marks = [Mark(x=at, text=text, colour="bad", width=2, line="solid", side="right")]
+    return charts.xy(
+        _gaps(gaps, margins, say),
+        x=Axis(title=say("race.figure.token")),
+        y=Axis(title=say("race.figure.logits"), log=True, exponent="power"),
+        marks=marks,
+        theme=theme,
+        height=330,
+        hovermode="x unified",
+    )
+
+
+def _gaps(gaps: Sequence[float], margins: Sequence[float], say: Say) -> list[Series]:
+    """Margins, gaps, and gaps of 0 at the foot."""
     positive = [value for value in (*gaps, *margins) if value > 0]
     foot = 10.0 ** (math.floor(math.log10(min(positive))) - 0.5) if positive else 1e-6
-    shown = {"x": xs, "template": "%{customdata:.3g}"}
+    shown = {"x": list(range(1, len(gaps) + 1)), "template": "%{customdata:.3g}"}
     series = [
         Series(
             name=say("race.figure.margin"),
@@ -135,19 +151,7 @@ def gap_chart(
                     **shown,
                 )
             )
-    marks = []
-    if first_difference is not None:
-        at, text = first_difference + 1, say("race.figure.differs")
-        marks = [Mark(x=at, text=text, colour="bad", width=2, line="solid", side="right")]
-    return charts.xy(
-        series,
-        x=Axis(title=say("race.figure.token")),
-        y=Axis(title=say("race.figure.logits"), log=True, exponent="power"),
-        marks=marks,
-        theme=theme,
-        height=330,
-        hovermode="x unified",
-    )
+    return series
 
 
 def gain_chart(
@@ -160,6 +164,23 @@ def gain_chart(
 ) -> charts.Figure:
     """How many times as long it takes without a cache, against tokens written: over the repeats,
     the ratio of FLOPs above it, and the band where there is no gain."""
+    low = min(0.8, *(one.low for one in ratios))
+    return charts.xy(
+        _ratios(ratios, flop_ratios, say),
+        x=Axis(title=say("race.figure.written")),
+        y=Axis(title=say("race.figure.ratio"), log=True, ticks=RATIOS),
+        bands=[Band(low=low, high=no_gain, text=say("race.figure.no_gain"))],
+        marks=[Mark(x=gain_from, colour="read", width=1.5)] if gain_from is not None else (),
+        theme=theme,
+        height=330,
+        hovermode="x unified",
+    )
+
+
+def _ratios(
+    ratios: Sequence[Spread], flop_ratios: Sequence[float | None], say: Say
+) -> list[Series]:
+    """The ratio of times with its spread, and that of FLOPs."""
     xs = list(range(1, len(ratios) + 1))
     series = [
         Series(
@@ -196,17 +217,7 @@ def gain_chart(
                 template="%{y:.2f} ×",
             )
         )
-    low = min(0.8, *(one.low for one in ratios))
-    return charts.xy(
-        series,
-        x=Axis(title=say("race.figure.written")),
-        y=Axis(title=say("race.figure.ratio"), log=True, ticks=RATIOS),
-        bands=[Band(low=low, high=no_gain, text=say("race.figure.no_gain"))],
-        marks=[Mark(x=gain_from, colour="read", width=1.5)] if gain_from is not None else (),
-        theme=theme,
-        height=330,
-        hovermode="x unified",
-    )
+    return series
 
 
 def ttft_chart(lanes: Mapping[str, Spread], say: Say, theme: str | None) -> charts.Figure:
