@@ -25,7 +25,7 @@ def read(network: PreTrainedModel) -> config.ModelConfig:
 
 def test_layers_keep_what_transformers_cache_keeps(network: PreTrainedModel) -> None:
     trial = compatibility._Trial(network)
-    cache = trial.their_cache()
+    cache = trial.hf_cache()
     trial.forward(cache, 0, compatibility.NUM_TOKENS)
     seen, _ = compatibility.observe(network, cache)
     theirs = [(x.row_elements, x.window, bool(x.state_bytes)) for x in seen]
