@@ -44,6 +44,7 @@ recordings: .venv/.app
 		--out $(RECORDED)/races/1-document.jsonl
 	$(PROGRAM) race --prompt=Once --raw --ignore-stop --new-tokens 128 --repeats 2 --layer 10 \
 		--query-head 4 --out $(RECORDED)/races/2-one-token.jsonl
+	$(PROGRAM) ceilings  # those kept may be of a busy hour
 	$(PROGRAM) sweep --what ttft --new-tokens 4 --budget 75 --out $(RECORDED)/sweeps/ttft.jsonl
 	$(PROGRAM) sweep --what itl --budget 90 --out $(RECORDED)/sweeps/itl.jsonl
 	$(PROGRAM) sweep --what batch --out $(RECORDED)/sweeps/batch.jsonl
