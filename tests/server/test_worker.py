@@ -444,6 +444,7 @@ def ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.process
 def test_a_word_that_is_no_command_ends_the_engine_rather_than_its_hearing() -> None:
     command = [sys.executable, "-m", "tests.support.fake_engine"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
