@@ -10,7 +10,7 @@ import dataclasses
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -27,7 +27,7 @@ from tests.support.world import World
 from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.run import cost
 from viz_engine.run.codec import from_line
-from viz_engine.run.events import RunSettings
+from viz_engine.run.events import RunSettings, RunStarted
 from viz_engine.run.log import RunLog
 from viz_engine.server import registry as server_registry
 from viz_engine.server import routes, watchdog
@@ -254,9 +254,15 @@ def test_each_step_carries_what_it_was_predicted_to_cost() -> None:
     assert header["sizes"] == [{"row_bytes": row_bytes, "element_bytes": 4}]
 
 
-def test_a_run_of_a_model_that_nobody_knows_has_no_sizes_and_no_prediction() -> None:
+def int8(started: RunStarted) -> RunStarted:
+    settings = dataclasses.replace(started.settings, cache="int8:32+32")
+    return dataclasses.replace(started, settings=settings)
+
+
+@pytest.mark.parametrize("other", [lambda one: dataclasses.replace(one, spec=None), int8])
+def test_an_unknown_model_or_cache_policy_has_no_sizes_and_no_prediction(other: Callable) -> None:
     log = recorded(steps=3)
-    events = [dataclasses.replace(log.started, spec=None), *list(log)[1:]]
+    events = [other(log.started), *list(log)[1:]]
     run = World().registry.add_log(RunLog.of(e for e in events if e.kind != "kv_sample"))
     header, _ = parse(frame(run, 0, "en"))
     assert header["sizes"] == [None] and header["predicted"] == [None] * len(log.steps)

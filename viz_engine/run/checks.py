@@ -18,7 +18,7 @@ from viz_engine.run.members import changed
 from viz_engine.run.race import RaceSettings, check_lanes
 from viz_engine.text import UserError
 
-CACHES = ("full", "none")
+CACHES = cost.POLICIES  # that a run may have
 
 
 def check(

@@ -17,6 +17,7 @@ from viz_engine.model.spec import LayerSpec, ModelSpec
 from viz_engine.model.weights import rank_bytes
 
 BLOCK_LEN = 256  # positions reserved together
+POLICIES = ("full", "none")  # of a cache: those whose rows and bytes the formulas describe
 UNFOLDING = "attention.kv_b"  # the matrices that unfold latent rows
 SLACK = BLOCK_LEN // 2  # positions that a window has to slide in
 Model = ModelSpec | ModelConfig

@@ -301,9 +301,10 @@ class RunLog:
 
     def step_cost(self, at: int, *, cached: bool | None = None) -> cost.StepCost | None:
         """What `cost.py` says that step `at` costs, or with `cached` False the same tokens without
-        a cache. None where no formula stands for the model or no size for its number format."""
+        a cache. None where no formula stands for the model or for its cache policy, and no size
+        for its number format."""
         started, columns = self.started, self.columns[at]
-        if started.spec is None:
+        if started.spec is None or started.settings.cache not in cost.POLICIES:
             return None
         if cached is None:
             cached = started.settings.cache != "none"

@@ -202,7 +202,7 @@ def _sizes(started: RunStarted) -> dict[str, int] | None:
         size = element_bytes(started.settings.dtype)
     except KeyError:  # a file may name a dtype of its own
         return None
-    if started.spec is None:
+    if started.spec is None or started.settings.cache not in cost.POLICIES:
         return None
     row = cost.row_bytes(started.spec, started.settings.dtype)
     return {"row_bytes": row, "element_bytes": size}
