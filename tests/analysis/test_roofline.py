@@ -1,16 +1,14 @@
-"""The roofline's arithmetic by hand; ceilings as they are measured and kept."""
+"""The roofline's arithmetic by hand; ceilings as they are kept."""
 
 import dataclasses
 import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.support.machine import made_ceilings as made
 from tests.support.producer import log as produced
 from viz_engine.analysis import roofline
-from viz_engine.engine.ceilings import measure
 from viz_engine.run import ceilings
 from viz_engine.run.events import EnginePart, RunStarted
 from viz_engine.run.log import RunLog
@@ -91,15 +89,6 @@ def test_a_ceiling_that_is_no_positive_number_is_refused() -> None:
     data["bandwidth"]["per_s"] = 0
     with pytest.raises(ValueError, match="positive"):
         ceilings.from_dict(data)
-
-
-def test_measured_ceilings_are_the_best_try_of_the_best_kernel() -> None:
-    found = measure("cpu", "toy", buffer_bytes=2**22, sizes=(64, 128), most_s=0.01)
-    assert found.bandwidth.per_s == max(found.kernels.values())
-    assert set(found.flops) == {"float32", "bfloat16"} and "copy" in found.kernels
-    assert all(0 <= one.spread < 1 and one.num >= 4 for one in found.flops.values())
-    assert found.num_threads == torch.get_num_threads()
-    assert ceilings.from_dict(ceilings.to_dict(found)) == found
 
 
 def test_a_model_that_nobody_knows_has_points_without_flops() -> None:

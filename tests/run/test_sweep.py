@@ -16,7 +16,6 @@ from viz_engine import __main__
 from viz_engine.analysis import points
 from viz_engine.analysis.points import points_of
 from viz_engine.cli import sweep as cli_sweep
-from viz_engine.engine import experiment
 from viz_engine.run import sweep
 from viz_engine.run.events import Event, KVSample, RunFinished, RunSettings
 from viz_engine.run.experiment import ExperimentLog, MemberEvent, MemberRefused, MemberStarted
@@ -295,7 +294,9 @@ def test_sweep_and_diagnose_from_the_command_line(
     assert "TTFT" in capsys.readouterr().out
 
 
+@pytest.mark.model
 def test_two_sweeps_by_turns_are_made_run_by_run_and_each_in_its_own_order(monkeypatch) -> None:
+    from viz_engine.engine import experiment
     from viz_engine.engine import generate as engine_generate
 
     made: list[int] = []

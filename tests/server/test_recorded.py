@@ -8,12 +8,11 @@ its rows and bytes.
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.commands import parsed
-from viz_engine.engine import generate
-from viz_engine.engine.load import Loaded
 from viz_engine.paths import ASSETS
 from viz_engine.run import cost
 from viz_engine.run.codec import to_line
@@ -21,6 +20,9 @@ from viz_engine.run.events import EnginePart, RunSettings
 from viz_engine.run.log import RunLog
 from viz_engine.server import recorded
 from viz_engine.text import LANGUAGES, Message
+
+if TYPE_CHECKING:
+    from viz_engine.engine.load import Loaded
 
 RUNS = sorted((ASSETS / "recorded" / "runs").glob("*.jsonl"))
 SHORT_COLUMNS = 300  # of all sequences together; longer ones take too long here
@@ -92,8 +94,10 @@ def test_a_recorded_runs_bytes_are_those_of_the_formula(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_a_recorded_runs_prompt_ids_come_out_again(
-    path: Path, default_model: Callable[[str], Loaded]
+    path: Path, default_model: Callable[[str], "Loaded"]
 ) -> None:
+    from viz_engine.engine import generate
+
     log = read(path)
     ids = generate.encode(default_model("bfloat16"), log.started.settings)
     assert tuple(map(tuple, ids)) == log.started.prompt_token_ids
@@ -105,8 +109,10 @@ def test_a_recorded_runs_prompt_ids_come_out_again(
     "path", [path for path in RUNS if is_short(path)], ids=lambda path: path.stem
 )
 def test_a_short_recorded_run_is_made_again(
-    path: Path, default_model: Callable[[str], Loaded]
+    path: Path, default_model: Callable[[str], "Loaded"]
 ) -> None:
+    from viz_engine.engine import generate
+
     log = read(path)
     settings = asked(log)
     greedy_float32 = settings.dtype == "float32" and settings.temperature == 0
@@ -121,8 +127,10 @@ def test_a_short_recorded_run_is_made_again(
 
 
 def test_a_float32_recording_is_made_again_with_the_same_tokens_and_bytes(
-    default_model: Callable[[str], Loaded],
+    default_model: Callable[[str], "Loaded"],
 ) -> None:
+    from viz_engine.engine import generate
+
     settings = RunSettings(
         model="SmolLM2-135M-Instruct", prompts=("Say hello.",), dtype="float32", new_tokens=6
     )
@@ -133,8 +141,10 @@ def test_a_float32_recording_is_made_again_with_the_same_tokens_and_bytes(
 
 
 def test_a_bfloat16_recording_keeps_rows_and_bytes_with_its_tokens_forced(
-    default_model: Callable[[str], Loaded],
+    default_model: Callable[[str], "Loaded"],
 ) -> None:
+    from viz_engine.engine import generate
+
     settings = RunSettings(
         model="SmolLM2-135M-Instruct", prompts=("Say hello.", "Hi"), batch=2, new_tokens=6
     )

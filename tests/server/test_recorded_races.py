@@ -4,16 +4,18 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from viz_engine.__main__ import parser
 from viz_engine.analysis import race
-from viz_engine.engine import generate
-from viz_engine.engine.load import Loaded
 from viz_engine.paths import ASSETS
 from viz_engine.run import command, metrics
 from viz_engine.run.experiment import ExperimentLog, LogitsCompared
+
+if TYPE_CHECKING:
+    from viz_engine.engine.load import Loaded
 
 RACES = sorted((ASSETS / "recorded" / "races").glob("*.jsonl"))
 EACH = pytest.mark.parametrize("path", RACES, ids=lambda path: path.stem)
@@ -63,8 +65,10 @@ def test_no_recorded_race_is_faster_than_its_work_allows(path: Path) -> None:
 
 @EACH
 def test_a_recorded_races_prompt_ids_come_out_again(
-    path: Path, default_model: Callable[[str], Loaded]
+    path: Path, default_model: Callable[[str], "Loaded"]
 ) -> None:
+    from viz_engine.engine import generate
+
     started = read(path).started
     ids = generate.encode(default_model("bfloat16"), started.settings)
     assert tuple(map(tuple, ids)) == started.prompt_token_ids

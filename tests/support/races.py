@@ -10,6 +10,12 @@ from viz_engine.run.experiment import (
 )
 from viz_engine.run.race import RaceSettings
 
+PROMPT = "a prompt of some length, long enough for two pieces"
+RUN = RunSettings(
+    model="tiny", prompts=(PROMPT,), chat=False, new_tokens=6, chunk_len=20, stop_token_ids=()
+)
+SETTINGS = RaceSettings(run=RUN, repeats=2, layer=1, query_head=2)
+
 
 def staged(
     *lanes: tuple[str, int], prompt_len: int = 300, new_tokens: int = 8, **finish: object
