@@ -39,11 +39,12 @@ recordings: .venv/.app
 	$(PROGRAM) record --new-tokens 96 --out $(RECORDED)/runs/2-chat.jsonl \
 		--prompt='Explain to a ten-year-old why the sky is blue, then why sunsets are red.'
 	$(PROGRAM) record --filler zh --prompt-tokens 1200 --out $(RECORDED)/runs/3-chinese.jsonl
-	$(PROGRAM) race --prompt-tokens 256 --new-tokens 48 --repeats 3 --layer 10 --query-head 4 \
+	$(PROGRAM) race --dtype float32 --prompt-tokens 256 --new-tokens 48 --repeats 3 \
+		--layer 10 --query-head 4 \
 		--prompt='In three sentences: what does the text above advise?' \
 		--out $(RECORDED)/races/1-document.jsonl
-	$(PROGRAM) race --prompt=Once --raw --ignore-stop --new-tokens 128 --repeats 2 --layer 10 \
-		--query-head 4 --out $(RECORDED)/races/2-one-token.jsonl
+	$(PROGRAM) race --dtype float32 --prompt=Once --raw --ignore-stop --new-tokens 128 --repeats 2 \
+		--layer 10 --query-head 4 --out $(RECORDED)/races/2-one-token.jsonl
 	$(PROGRAM) ceilings  # those kept may be of a busy hour
 	$(PROGRAM) sweep --what ttft --new-tokens 4 --budget 75 --out $(RECORDED)/sweeps/ttft.jsonl
 	$(PROGRAM) sweep --what itl --budget 90 --out $(RECORDED)/sweeps/itl.jsonl
