@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from streamlit.file_util import get_static_dir
 
 from viz_engine.model import files, tokenizer
-from viz_engine.server import origins, recorded, registry, routes, static_files
+from viz_engine.server import origins, pieces, recorded, registry, routes, static_files, visitors
 from viz_engine.text import UserError
 from viz_engine.view import components
 from viz_engine.view.live import mount
@@ -80,7 +80,9 @@ async def lifespan(app: st.App) -> AsyncIterator[dict[str, object]]:
 base_path = st.get_option("server.baseUrlPath") or ""
 allowed = st.get_option("server.corsAllowedOrigins")
 middleware = [
+    Middleware(pieces.InPieces),
     Middleware(origins.OwnOrigin, allowed=allowed),
+    Middleware(visitors.BrowserCookie),
     Middleware(
         static_files.StaticFiles,
         folder=Path(get_static_dir()),

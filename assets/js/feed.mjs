@@ -58,6 +58,7 @@ export function openFeed({ runId, language, next, handle, onLost, onState, base 
     socket.onclose = (event) => {
       if (closed) return;
       if (event.code === 4404) onState("gone");
+      else if (event.code === 4413) snapshot(); // more than one message takes
       else retry();
     };
   }

@@ -24,7 +24,7 @@ from viz_engine.run.experiment import (
 from viz_engine.run.race import RaceSettings
 from viz_engine.server.limits import Limits
 from viz_engine.server.registry import Registry
-from viz_engine.server.runs import Run, frame
+from viz_engine.server.runs import Run
 from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import UserError
 
@@ -58,7 +58,7 @@ class Race:
             self.child.say(protocol.Record(self.run.id, to_line(event)))
 
     def frame(self) -> tuple[dict, list[str]]:
-        head, *lines = frame(self.run, 0, "en").split("\n")
+        head, *lines = self.run.read(0, "en").text.split("\n")
         return json.loads(head), lines
 
 

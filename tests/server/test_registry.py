@@ -5,59 +5,29 @@ or from logs made here.
 """
 
 import asyncio
-import contextlib
 import dataclasses
-import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
-import websockets
-from starlette.applications import Starlette
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from tests.support import fake_engine
 from tests.support.fake_engine import until
+from tests.support.routes import Server, parse, recorded, serving, watch
 from tests.support.world import World
 from viz_engine.model.files import DEFAULT_MODEL
 from viz_engine.run import cost
-from viz_engine.run.codec import from_line
 from viz_engine.run.events import RunSettings, RunStarted
 from viz_engine.run.log import RunLog
 from viz_engine.server import registry as server_registry
-from viz_engine.server import routes, watchdog
+from viz_engine.server import routes, visitors, watchdog
 from viz_engine.server.limits import Limits
-from viz_engine.server.registry import Registry
-from viz_engine.server.runs import Run, frame
-from viz_engine.server.supervisor import Supervisor
 from viz_engine.text import UserError
 
 SETTINGS = fake_engine.settings()
-
-
-def recorded(**script: object) -> RunLog:
-    """The log of a fake run."""
-    events = fake_engine.generate(
-        None,
-        fake_engine.settings(**script),
-        run_id="recorded",
-        queued_ns=0,
-        cancelled=lambda: False,
-    )
-    return RunLog.of(events)
-
-
-def parse(text: str) -> tuple[dict, list]:
-    """A frame as (header, events), taken apart as a client does it."""
-    head, *lines = text.split("\n")
-    header = json.loads(head)
-    assert header["count"] == len(lines)
-    return header, [from_line(line) for line in lines]
 
 
 # ---- limits ------------------------------------------------------------------------------------
@@ -127,14 +97,14 @@ def test_the_queue_has_an_end() -> None:
 def test_two_visitors_the_second_sees_its_place_and_moves_up() -> None:
     world = World()
     first, second, third = (world.submit(session_id) for session_id in "abc")
-    header, events = parse(frame(second, 0, "en"))
+    header, events = parse(second.read(0, "en").text)
     assert header["status"]["state"] == "queued" and header["status"]["position"] == 1
     assert "place 1" in header["status"]["text"] and events == []
-    assert "第 2 位" in parse(frame(third, 0, "zh"))[0]["status"]["text"]
+    assert "第 2 位" in parse(third.read(0, "zh").text)[0]["status"]["text"]
     world.registry.cancel(first.id)
     world.engine.check()
-    assert parse(frame(second, 0, "en"))[0]["status"]["state"] == "loading"
-    assert parse(frame(third, 0, "en"))[0]["status"]["position"] == 1
+    assert parse(second.read(0, "en").text)[0]["status"]["state"] == "loading"
+    assert parse(third.read(0, "en").text)[0]["status"]["position"] == 1
 
 
 def test_closing_the_tab_stops_the_run_after_the_grace_time() -> None:
@@ -228,18 +198,18 @@ def test_a_frame_holds_the_lines_of_the_file_from_any_event_on() -> None:
     run = World().registry.add_log(recorded(samples=True))
     lines = run.log.to_jsonl().splitlines()
     for first in range(len(lines) + 1):
-        text = frame(run, first, "en")
+        text = run.read(first, "en").text
         header, events = parse(text)
         assert text.split("\n")[1:] == lines[first:] and header["first"] == first
         num_steps = sum(e.kind == "step_finished" for e in events)
         assert len(header["predicted"]) == len(header["columns"]) == num_steps
         assert len(header["sizes"]) == sum(e.kind == "run_started" for e in events)
-    assert parse(frame(run, 999, "en"))[0]["first"] == len(lines)
+    assert parse(run.read(999, "en").text)[0]["first"] == len(lines)
 
 
 def test_each_step_carries_what_it_was_predicted_to_cost() -> None:
     log = recorded(steps=6)
-    header, _ = parse(frame(World().registry.add_log(log), 0, "en"))
+    header, _ = parse(World().registry.add_log(log).read(0, "en").text)
     counted = ("kv_live_bytes", "kv_reserved_bytes", "kv_bytes_read", "kv_bytes_written")
     counted = (*counted, "weight_bytes_read")
     for at, (step, row) in enumerate(zip(log.steps, header["predicted"], strict=True)):
@@ -264,7 +234,7 @@ def test_an_unknown_model_or_cache_policy_has_no_sizes_and_no_prediction(other: 
     log = recorded(steps=3)
     events = [other(log.started), *list(log)[1:]]
     run = World().registry.add_log(RunLog.of(e for e in events if e.kind != "kv_sample"))
-    header, _ = parse(frame(run, 0, "en"))
+    header, _ = parse(run.read(0, "en").text)
     assert header["sizes"] == [None] and header["predicted"] == [None] * len(log.steps)
     assert header["columns"] == [step.context_len[0] for step in log.steps]
     if run.log.started.spec is None:
@@ -274,12 +244,12 @@ def test_an_unknown_model_or_cache_policy_has_no_sizes_and_no_prediction(other: 
 def test_a_file_with_a_dtype_of_its_own_has_no_prediction() -> None:
     lines = recorded().to_jsonl().replace('"dtype":"float32"', '"dtype":"int3"')
     run = World().registry.add_log(RunLog.read(lines.encode()))
-    assert parse(frame(run, 0, "en"))[0]["predicted"][0] is None
+    assert parse(run.read(0, "en").text)[0]["predicted"][0] is None
 
 
 def test_a_file_that_stops_early_is_shown_as_far_as_it_goes() -> None:
     log = RunLog.of(list(recorded())[:-2])
-    header, events = parse(frame(World().registry.add_log(log), 0, "en"))
+    header, events = parse(World().registry.add_log(log).read(0, "en").text)
     assert header["status"]["state"] == "finished" and header["error"] is None
     assert "ends before" in header["status"]["text"] and len(events) == len(log)
 
@@ -293,62 +263,10 @@ def test_a_recorded_run_is_added_once() -> None:
 # ---- the routes --------------------------------------------------------------------------------
 
 
-class Server:
-    """The routes on a real server in a thread; the engine process is real, its model fake."""
-
-    def __init__(self) -> None:
-        self.registry = Registry(Supervisor(fake_engine.spawn()), Limits(), alive=lambda s: True)
-        server_registry.install(self.registry)
-        app = Starlette(routes=routes.routes())
-        config = uvicorn.Config(app, port=0, log_level="error", ws_per_message_deflate=False)
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run)
-        self.thread.start()
-        until(lambda: self.server.started)
-        port = self.server.servers[0].sockets[0].getsockname()[1]
-        self.host = f"127.0.0.1:{port}"
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(120)
-        self.registry.stop()
-
-    def submit(self, **script: object) -> Run:
-        return self.registry.submit(fake_engine.settings(**script), None)
-
-    def url(self, path: str) -> str:
-        return f"http://{self.host}/api/{path}"
-
-    def socket(self, run_id: str, first: object = 0, **options: object) -> connect:
-        url = f"ws://{self.host}/api/runs/{run_id}/ws?from={first}"
-        return connect(url, compression=None, max_size=None, **options)
-
-
 @pytest.fixture(scope="module")
 def server(starts_a_program: None) -> Iterator[Server]:
-    before = sys.modules.pop(server_registry._HOLDER, None)
-    server = Server()
-    yield server
-    server.stop()
-    del sys.modules[server_registry._HOLDER]
-    if before is not None:
-        sys.modules[server_registry._HOLDER] = before
-
-
-async def watch(socket: websockets.ClientConnection, stop_after: int | None = None) -> list:
-    """The events that a socket brings, each frame continuing where the one before ended; up to the
-    end of the run, or until `stop_after` of them are there."""
-    events = []
-    first = None
-    with contextlib.suppress(ConnectionClosed):
-        async for text in socket:
-            header, new = parse(text)
-            assert first is None or header["first"] == first
-            first = header["first"] + header["count"]
-            events += new
-            if stop_after is not None and len(events) >= stop_after:
-                break
-    return events
+    with serving() as server:
+        yield server
 
 
 async def test_ten_tabs_on_one_run_all_see_every_event(server: Server, tmp_path: Path) -> None:
@@ -383,13 +301,13 @@ async def test_leaving_and_coming_back_leaves_no_gap(server: Server, tmp_path: P
 
 
 async def test_the_second_visitor_watches_the_queue_move(server: Server) -> None:
-    first = server.submit(steps=100, at={"2": "asked"})
+    first = server.submit(browser="b" * 22, steps=100, at={"2": "asked"})
     second = server.submit()
     until(lambda: len(first.log.steps) == 2)
     async with server.socket(second.id) as socket:
         header, events = parse(await socket.recv())
         assert header["status"]["position"] == 1 and events == []
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(cookies={visitors.COOKIE: "b" * 22}) as client:
             assert (await client.post(server.url(f"runs/{first.id}/cancel"))).json() == {"ok": True}
         events = await watch(socket)
     assert events == second.log.events and second.error is None
@@ -482,9 +400,9 @@ async def test_a_snapshot_is_the_whole_run_uncompressed(server: Server) -> None:
     async with httpx.AsyncClient(headers={"Accept-Encoding": "gzip"}) as client:
         answer = await client.get(server.url(f"runs/{run.id}/snapshot"))
         assert answer.headers["content-encoding"] == "identity"
-        assert answer.text == frame(run, 0, "en")
+        assert answer.text == run.read(0, "en").text
         part = await client.get(server.url(f"runs/{run.id}/snapshot?from=7&lang=zh"))
-        assert part.text == frame(run, 7, "zh")
+        assert part.text == run.read(7, "zh").text
         assert (await client.get(server.url("ping"))).json() == {"ok": True}
 
 

@@ -161,6 +161,10 @@ class MemberJob:
         self._member = member
 
     @property
+    def client(self) -> str:
+        return self._experiment.whole.client
+
+    @property
     def log(self) -> RunLog:
         return self._experiment.whole.log.members[self._member].log
 

@@ -25,6 +25,8 @@ class Limits:
     queue: int = 16  # runs waiting
     run_s: int = 1800  # then a run is stopped
     sweep_s: int = 600  # the most that a sweep's budget may be
+    run_sockets: int = 1000  # who may watch one run
+    client_sockets: int = 200  # of one address: a classroom may be one
     kept_runs: int = 64  # finished runs in memory
     kept_mib: int = 256  # of their lines together
     models: tuple[str, ...] | None = None  # None: any model

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import types
+from collections import Counter
 from collections.abc import Callable
 
 from viz_engine.run.events import RunSettings
@@ -55,6 +56,7 @@ class Registry:
         self._alive = alive
         self._lock = threading.RLock()
         self._runs: dict[str, Run] = {}
+        self._sockets: Counter[str | None] = Counter()  # open ones by client
         self._queued: dict[str, QueuedExperiment] = {}  # those that are on, by the id of their run
 
     def start(self) -> None:
@@ -64,9 +66,17 @@ class Registry:
     def stop(self) -> None:
         self.engine.stop()
 
-    def submit(self, settings: RunSettings | Settings, session_id: str | None) -> Run:
-        """Queue a run or an experiment for a browser session. Raises UserError where it is beyond
-        the limits; what only the model can tell comes later, as its error."""
+    def submit(
+        self,
+        settings: RunSettings | Settings,
+        session_id: str | None,
+        *,
+        browser: str | None = None,
+        client: str | None = None,
+    ) -> Run:
+        """Queue a run or an experiment for a browser session (`visitors` says who `browser` and
+        `client` are). Raises UserError where it is beyond the limits; what only the model can tell
+        comes later, as its error."""
         if name_of(settings) in KINDS:
             KINDS[name_of(settings)].check(settings)
         self.limits.check(settings)
@@ -79,9 +89,9 @@ class Registry:
             ):
                 # What takes turns holds nobody up, so a visitor may have one of each.
                 raise UserError("sweep.one_sweep" if in_turns else "service.one_run")
-            if self.engine.queue_len >= self.limits.queue:
-                raise UserError("service.queue_full", limit=self.limits.queue)
-            run = self._add(settings, session_id)
+            run = self._new(settings, session_id, browser, client)
+            self._check_queue(run.client)
+            self._add(run)
         self._start(run)
         return run
 
@@ -90,7 +100,8 @@ class Registry:
         with self._lock:
             if (run := self.measuring) is not None:
                 return run
-            run = self._add(CeilingsSettings(device=device), None)
+            run = self._new(CeilingsSettings(device=device), None, None, None)
+            self._add(run)
         self._start(run)
         return run
 
@@ -103,15 +114,33 @@ class Registry:
                     return run
         return None
 
-    def _add(self, settings: RunSettings | Settings, session_id: str | None) -> Run:
+    def _check_queue(self, client: str) -> None:
+        """Raises UserError where the queue is full; for a client that has a run in it, where no
+        more than a quarter is left: that is kept for others."""
+        taken, limit = self.engine.queue_len, self.limits.queue
+        if taken >= limit:
+            raise UserError("service.queue_full", limit=limit)
+        if taken >= limit - max(1, limit // 4) and self.engine.num_waiting(client):
+            raise UserError("service.queue_share", taken=taken, limit=limit)
+
+    def _new(
+        self,
+        settings: RunSettings | Settings,
+        session_id: str | None,
+        browser: str | None,
+        client: str | None,
+    ) -> Run:
         log = RunLog() if isinstance(settings, RunSettings) else ExperimentLog()
-        run = Run(secrets.token_urlsafe(16), settings, session_id, log)
+        run_id = secrets.token_urlsafe(16)
+        run = Run(run_id, settings, session_id, log, browser=browser, client=client)
         run.unwatched_since = self._clock()
+        return run
+
+    def _add(self, run: Run) -> None:
         self._runs[run.id] = run
-        if _in_turns(settings):
+        if _in_turns(run.settings):
             made = QueuedExperiment(run, self.engine, self.measure, self._clock)
             self._queued[run.id] = made
-        return run
 
     def _start(self, run: Run) -> None:
         self.engine.start()
@@ -121,13 +150,19 @@ class Registry:
         else:
             self.engine.submit(run)
 
-    def add_log(self, log: RunLog | ExperimentLog, run_id: str | None = None) -> Run:
-        """A run or an experiment from a file. With a `run_id` (a recorded one that ships) the same
-        is returned the next time."""
+    def add_log(
+        self,
+        log: RunLog | ExperimentLog,
+        run_id: str | None = None,
+        *,
+        client: str | None = None,
+    ) -> Run:
+        """A run or an experiment from a file that `client` brought. With a `run_id` (a recorded
+        one that ships) the same is returned the next time."""
         with self._lock:
             if run_id is not None and run_id in self._runs:
                 return self.get(run_id)
-        run = Run(run_id or secrets.token_urlsafe(16), None, None, type(log)())
+        run = Run(run_id or secrets.token_urlsafe(16), None, None, type(log)(), client=client)
         for event in log:
             run.append_event(event, log.to_line(event))
         if not run.finished:
@@ -182,11 +217,22 @@ class Registry:
             runs.append(shown)
         return [run for run in reversed(runs) if run.finished and run.log.steps and not run.held]
 
-    def subscribe(self, run: Run, wake: Callable[[], None]) -> None:
+    def subscribe(self, run: Run, wake: Callable[[], None], client: str | None = None) -> None:
+        """Watch a run. Raises UserError where too many do, or where `client` watches too much."""
+        with self._lock:
+            if run.num_subscribers >= self.limits.run_sockets:
+                raise UserError("service.sockets", limit=self.limits.run_sockets)
+            if self._sockets[client] >= self.limits.client_sockets:
+                raise UserError("service.sockets", limit=self.limits.client_sockets)
+            self._sockets[client] += 1
         run.subscribe(wake)
 
-    def unsubscribe(self, run: Run, wake: Callable[[], None]) -> None:
+    def unsubscribe(self, run: Run, wake: Callable[[], None], client: str | None = None) -> None:
         run.unsubscribe(wake, self._clock())
+        with self._lock:
+            self._sockets[client] -= 1
+            if not self._sockets[client]:
+                del self._sockets[client]
 
     def tick(self) -> None:
         """What is due each second."""
@@ -219,14 +265,21 @@ class Registry:
                 self._cancel(run, Message(key="service.unwatched"))
 
     def _evict(self) -> None:
+        """Forget finished runs while there are too many or they hold too much: of the client that
+        holds the most, the one used longest ago that nobody watches."""
         kept = [run for run in self._runs.values() if run.finished]
+        loose = [run for run in kept if not run.num_subscribers]
         num, size = len(kept), sum(run.num_bytes for run in kept)
-        for run in kept:
-            if num <= self.limits.kept_runs and size <= self.limits.kept_mib * 2**20:
-                break
-            if not run.num_subscribers:
-                del self._runs[run.id]
-                num, size = num - 1, size - run.num_bytes
+        while loose and (num > self.limits.kept_runs or size > self.limits.kept_mib * 2**20):
+            weight = Counter()
+            for run in kept:
+                weight[run.client] += run.num_bytes if num <= self.limits.kept_runs else 1
+            most = max(weight[run.client] for run in loose)
+            run = next(run for run in loose if weight[run.client] == most)
+            del self._runs[run.id]
+            loose.remove(run)
+            kept.remove(run)
+            num, size = num - 1, size - run.num_bytes
 
 
 def _in_turns(settings: RunSettings | Settings | None) -> bool:

@@ -8,18 +8,25 @@ Try it: `streamlit run app.py`, then `curl localhost:8501/api/runs/<id>/snapshot
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
+from secrets import compare_digest
 
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from viz_engine.server import visitors
 from viz_engine.server.origins import same_origin
+from viz_engine.server.pieces import PIECE
 from viz_engine.server.registry import Registry, registry
-from viz_engine.server.runs import Run, frame
-from viz_engine.text import t
+from viz_engine.server.runs import Run
+from viz_engine.text import UserError, t
 
-UNKNOWN_RUN, BAD_REQUEST = 4404, 4400  # close codes of the socket
+# Close codes of the socket. A frame too large for one message is to be fetched as a snapshot, which
+# goes in pieces.
+UNKNOWN_RUN, BAD_REQUEST, TOO_MUCH, TOO_MANY = 4404, 4400, 4413, 4429
+MAX_MESSAGE = 2**18  # characters: a socket that is not read holds so much
 MAX_CLIENT_MESSAGES = 100  # the socket sends; a client that talks on and on is closed
 
 
@@ -69,15 +76,27 @@ async def _snapshot(request: Request) -> Response:
         return _refuse(request, 400, "service.bad_from")
     # Compressing 32 000 rows would take longer than sending them on this machine.
     headers = {"Content-Encoding": "identity", "Cache-Control": "no-store"}
-    text = frame(run, first, _language(request))
-    return Response(text, media_type="application/x-ndjson", headers=headers)
+    pieces = run.read(first, _language(request)).pieces(PIECE)
+    return StreamingResponse(_each(pieces), media_type="application/x-ndjson", headers=headers)
+
+
+async def _each(pieces: Iterator[str]) -> AsyncIterator[str]:
+    """On the event loop: a thread for each piece would cost more than the piece."""
+    for piece in pieces:
+        yield piece
 
 
 async def _cancel(request: Request) -> JSONResponse:
     if not same_origin(request):
         return _refuse(request, 403, "service.foreign_origin")
-    if not registry().cancel(request.path_params["run_id"]):
+    runs = registry()
+    run = runs.get(request.path_params["run_id"])
+    if run is None:
         return _refuse(request, 404, "service.unknown_run")
+    browser = visitors.browser_of(request.cookies)  # its link is everybody's
+    if run.browser is None or browser is None or not compare_digest(run.browser, browser):
+        return _refuse(request, 403, "service.not_yours")
+    runs.cancel(run.id)
     return JSONResponse({"ok": True})
 
 
@@ -101,6 +120,7 @@ async def _socket(socket: WebSocket) -> None:
 async def _feed(socket: WebSocket, runs: Registry, run: Run, first: int) -> None:
     """Send frames until the run has ended or the client has gone."""
     loop, wake, language = asyncio.get_running_loop(), asyncio.Event(), _language(socket)
+    client = visitors.client_of(socket.client.host if socket.client else None)
     gone: list[int] = []  # the code to close with, once there is one
 
     def changed() -> None:
@@ -116,18 +136,26 @@ async def _feed(socket: WebSocket, runs: Registry, run: Run, first: int) -> None
             gone.append(BAD_REQUEST)
         wake.set()
 
-    runs.subscribe(run, changed)
+    try:
+        runs.subscribe(run, changed, client)
+    except UserError as error:
+        await socket.close(TOO_MANY, error.message.text(language)[:40])
+        return
     listener = asyncio.create_task(listen())
     try:
         done = False
         while not done and not gone:
             wake.clear()
-            text, first, done = run.read(first, language)
-            await socket.send_text(text)
+            frame = run.read(first, language)
+            if frame.num_chars > MAX_MESSAGE:
+                gone.append(TOO_MUCH)
+                break
+            await socket.send_text(frame.text)
+            first, done = frame.stop, frame.done
             if not done:
                 await wake.wait()
         if not gone or gone[0]:
             await socket.close(gone[0] if gone else 1000)
     finally:
         listener.cancel()
-        runs.unsubscribe(run, changed)
+        runs.unsubscribe(run, changed, client)

@@ -8,8 +8,9 @@ Try it: `python -m pytest tests/server/test_registry.py -k frame`
 
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
 
 from viz_engine.model.formats import element_bytes
 from viz_engine.run import cost
@@ -35,16 +36,21 @@ class Run:
         settings: RunSettings | Settings | None,
         session_id: str | None,
         log: RunLog | ExperimentLog | None = None,
+        *,
+        browser: str | None = None,
+        client: str | None = None,
     ) -> None:
         self.id = run_id
+        self.browser = browser  # the secret of whoever may stop it, see visitors
+        self.client = client or browser or session_id or run_id  # whose turn it takes
         self.settings = settings  # None: a run from a file
         self.session_id = session_id
         self.log = RunLog() if log is None else log
         self._told_ns = 0
         self.lines: list[str] = []
-        self.sizes: list[dict[str, int] | None] = []  # one a RunStarted, see `frame`
+        self.sizes: list[dict[str, int] | None] = []  # one a RunStarted, see `Frame`
         self.columns: list[int] = []  # one a step: attended, pads included
-        self.predicted: list[dict[str, int] | None] = []  # one a step, see `frame`
+        self.predicted: list[dict[str, int] | None] = []  # one a step, see `Frame`
         self.num_bytes = 0  # of the lines
         self.state = "queued"  # then loading, running, finished
         self.position: int | None = None
@@ -157,8 +163,8 @@ class Run:
         for wake in tuple(self._subscribers):
             wake()
 
-    def read(self, first: int, language: str) -> tuple[str, int, bool]:
-        """The frame from event `first` on, the event after it, and whether nothing more comes."""
+    def read(self, first: int, language: str) -> "Frame":
+        """The frame from event `first` on."""
         with self._lock:
             done = self.state == "finished"
             stop = len(self.lines) if done or not self.held else 0
@@ -181,12 +187,12 @@ class Run:
                 "columns": self.columns[steps:],
                 "predicted": self.predicted[steps:],
             }
-        head = json.dumps(header, separators=(",", ":"))
-        return "\n".join((head, *lines)), stop, done
+        return Frame(json.dumps(header, separators=(",", ":")), lines, stop, done)
 
 
-def frame(run: Run, first: int, language: str) -> str:
-    """All of a run from event `first` on, as the routes send it: a line of JSON (`first`, `count`,
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All of a run from one event on, as the routes send it: a line of JSON (`first`, `count`,
     `status`, `error` in words, and what the log makes of the lines), then one line an event.
 
     `sizes` has for each run_started line the bytes of one row in all layers (`row_bytes`) and of
@@ -194,7 +200,33 @@ def frame(run: Run, first: int, language: str) -> str:
     attended, pads included; `predicted` for each of them its StepCost by name, with `flops` and
     `flops_without_cache`. An entry is None where there is no basis.
     """
-    return run.read(first, language)[0]
+
+    head: str
+    lines: Sequence[str]
+    stop: int  # the event after the last
+    done: bool  # nothing more comes
+
+    @property
+    def text(self) -> str:
+        return "\n".join((self.head, *self.lines))
+
+    @property
+    def num_chars(self) -> int:
+        return len(self.head) + sum(map(len, self.lines)) + len(self.lines)
+
+    def pieces(self, num_chars: int) -> Iterator[str]:
+        """The text in pieces of at most `num_chars`, none of them made before it is asked for."""
+        held: list[str] = []
+        size = 0
+        for text in chain([self.head], (f"\n{line}" for line in self.lines)):
+            held.append(text)
+            size += len(text)
+            if size >= num_chars:
+                whole = "".join(held)
+                end = size - size % num_chars
+                yield from (whole[at : at + num_chars] for at in range(0, end, num_chars))
+                held, size = [whole[end:]], size - end
+        yield "".join(held)
 
 
 def _sizes(started: RunStarted) -> dict[str, int] | None:

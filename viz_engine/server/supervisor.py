@@ -7,6 +7,7 @@ torch.
 Try it: `python -m pytest tests/server/test_worker.py -k real`
 """
 
+import bisect
 import sys
 import threading
 import time
@@ -46,6 +47,7 @@ class Sink(Protocol):
     supervisor's threads."""
 
     id: str
+    client: str  # whose turn it takes
     settings: RunSettings | Settings
     log: RunLog | ExperimentLog
     predicted: list[Mapping[str, int] | None]  # of each step; None: cannot be predicted
@@ -69,6 +71,7 @@ class Job:
 
     run: Sink
     asked_at: float  # seconds of the supervisor's clock
+    round: int  # its place among turns, see `Supervisor.submit`
     samples: str = "each"  # magnitudes of the rows: after each step, or none
     cancelled: bool = False
 
@@ -88,7 +91,7 @@ class EngineInfo:
 
 
 class Supervisor:
-    """Owns the engine process: a first-in-first-out queue of runs, and restarts.
+    """Owns the engine process: a queue of runs, in which clients take turns, and restarts.
 
     `check` does all that time brings about (start, dispatch, watch); a thread calls it each
     second and whenever something was asked for. The child is always spawned from that thread: on
@@ -112,6 +115,8 @@ class Supervisor:
         self._stopping = False
         self._queue: list[Job] = []
         self._current: Job | None = None
+        self._round = 0  # of the job that was handed over last
+        self._served: dict[str, int] = {}  # by client: its newest round, from `_round` on
         self._process: ChildProcess | None = None
         self._ready: Ready | None = None
         self._watchdog = Watchdog(clock)
@@ -146,9 +151,23 @@ class Supervisor:
             self._thread.join(5)
 
     def submit(self, run: Sink, *, samples: str = "each") -> None:
-        """Put a run at the end of the queue."""
+        """Put a run into the queue.
+
+        A client has one run in each round, and rounds follow each other; within one, who asked
+        first is served first. So whoever comes waits for one run of each other client at most,
+        and a client alone is served as it asks. (Start-time fair queueing: Goyal, Vin, Cheng,
+        SIGCOMM 1996, with runs of one length.)
+        """
         with self._lock:
-            self._queue.append(Job(run=run, asked_at=self._clock(), samples=samples))
+            rounds = [job.round for job in self._queue if job.run.client == run.client]
+            newest = max(rounds, default=self._served.get(run.client, -1))
+            job = Job(
+                run=run,
+                asked_at=self._clock(),
+                round=max(self._round, newest + 1),
+                samples=samples,
+            )
+            bisect.insort(self._queue, job, key=lambda job: job.round)
             self._tell_positions()
         self._wake.set()
 
@@ -177,6 +196,11 @@ class Supervisor:
     @property
     def queue_len(self) -> int:
         return len(self._queue)
+
+    def num_waiting(self, client: str) -> int:
+        """Runs of a client in the queue."""
+        with self._lock:
+            return sum(job.run.client == client for job in self._queue)
 
     @property
     def pid(self) -> int | None:
@@ -243,6 +267,8 @@ class Supervisor:
         if self._current is not None or not self._queue:
             return
         job = self._current = self._queue.pop(0)
+        self._round = self._served[job.run.client] = job.round
+        self._served = {one: at for one, at in self._served.items() if at >= self._round}
         self._watchdog.began()
         message, fraction = self._progress or (
             Message(key="service.loading" if self._ready else "service.starting"),

@@ -136,12 +136,14 @@ class Ask:
         """Start a run with what the boxes hold. A refusal is a sentence; what was there stays."""
         page = self.page
         with page.noticing():
-            run = page.registry.submit(chosen(), page.session_id)
+            run = page.submit(chosen())
             page.put(notice=None)
             self.show(run.id)
 
     def stop(self) -> None:
-        self.page.registry.cancel(st.session_state[self.kind.id_key])
+        run = self.page.registry.get(st.session_state[self.kind.id_key] or "")
+        if run is not None and run.session_id == self.page.session_id:
+            self.page.registry.cancel(run.id)
 
     def show(self, run_id: str) -> None:
         """Make a run the one on the page, and its link the page's."""
@@ -156,7 +158,7 @@ class Ask:
             return
         run, notice = opened(
             upload,
-            lambda data: page.registry.add_log(self.kind.read(data)),
+            lambda data: page.registry.add_log(self.kind.read(data), client=page.client),
             self.text_key("broken"),
         )
         page.put(notice=notice)
@@ -188,8 +190,9 @@ class Ask:
         may finish while the page is made."""
         if run is None or run.finished:
             return True, False
-        if not server_registry.session_alive(run.session_id):
-            run.session_id = self.page.session_id  # reloaded in mid-run: the new tab may stop it
+        reloaded = not server_registry.session_alive(run.session_id)
+        if reloaded and run.browser is not None and run.browser == self.page.browser:
+            run.session_id = self.page.session_id  # the new tab may stop it
         return False, run.session_id == self.page.session_id
 
     # ---- the band at the top -----------------------------------------------------------------

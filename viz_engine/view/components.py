@@ -17,7 +17,7 @@ from functools import cache
 import streamlit as st
 
 from viz_engine.paths import ASSETS
-from viz_engine.server.runs import Run, frame
+from viz_engine.server.runs import Run
 from viz_engine.text import strings
 
 POLL_S = 0.1
@@ -119,4 +119,4 @@ def _next_frame(run: Run, key: str, language: str) -> str:
         first, sent["resume"] = min(first, int(resume)), resume
     sent["recent"].append((sent["stop"], now))
     sent["stop"] = len(run.lines)
-    return frame(run, first, language)
+    return run.read(first, language).text

@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from viz_engine.run.events import RunSettings
+from viz_engine.run.experiment import Settings
 from viz_engine.server import registry as server_registry
+from viz_engine.server import visitors
+from viz_engine.server.runs import Run
 from viz_engine.text import Message, UserError, plain, t
 
 
@@ -28,6 +32,22 @@ class Page:
     def say(self, key: str, /, **params: object) -> str:
         """A text in the visitor's language."""
         return t(key, self.language, **params)
+
+    @property
+    def browser(self) -> str | None:
+        """The secret of the visitor's browser."""
+        return visitors.browser_of(st.context.cookies)
+
+    @property
+    def client(self) -> str:
+        """Whom the visitor counts as where something is shared out."""
+        return visitors.client_of(st.context.ip_address) or self.browser or self.session_id
+
+    def submit(self, settings: RunSettings | Settings) -> Run:
+        """Queue what the visitor asks for. Raises UserError."""
+        return self.registry.submit(
+            settings, self.session_id, browser=self.browser, client=self.client
+        )
 
     @property
     def theme(self) -> str:

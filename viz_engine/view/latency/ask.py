@@ -117,7 +117,7 @@ class SweepAsk:
     def _submit(self) -> None:
         """Start a sweep with what the boxes hold. A refusal is a sentence; what was there stays."""
         with self.page.noticing():
-            run = self.page.registry.submit(self.chosen(), self.page.session_id)
+            run = self.page.submit(self.chosen())
             state.lat_notice = None
             state.lat_job = run.id
             state.lat_section = run.settings.what
@@ -145,7 +145,7 @@ class SweepAsk:
         log = ExperimentLog.read(data, "sweep")
         if log.settings.what not in KINDS or not any(run.steps for run in log.runs()):
             raise UserError("sweep.bad_file")
-        return self.page.registry.add_log(log)
+        return self.page.registry.add_log(log, client=self.page.client)
 
     def _use_recorded(self) -> None:
         """Forget the visitor's own sweeps on this page."""
