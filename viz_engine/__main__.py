@@ -16,6 +16,8 @@ from viz_engine.text import UserError
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 the run ended in an error, 2 it could not start, 130 interrupted."""
     args = parser().parse_args(argv)
+    if hasattr(sys.stdout, "reconfigure"):  # a name from a file may hold what no encoding can write
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return args.do(args)
     except UserError as error:

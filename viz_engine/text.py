@@ -71,6 +71,12 @@ class UserError(ValueError):
         return str(self.message)
 
 
+def whole_characters(value: object) -> object:
+    """JSON values without halves of characters (`\\ud83d` alone), which no encoding can write:
+    each reads as "?"."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
 MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import dataclasses
+import json
 import re
 import resource
 import socket as sockets
+import tracemalloc
 from collections.abc import Iterator
 
 import httpx
@@ -19,6 +21,7 @@ from tests.support import fake_engine
 from tests.support.fake_engine import until
 from tests.support.routes import Server, parse, recorded, serving, watch
 from tests.support.world import World
+from viz_engine.model import config
 from viz_engine.run.log import RunLog
 from viz_engine.server import visitors
 from viz_engine.server.pieces import PIECE, InPieces
@@ -185,6 +188,78 @@ def test_the_pieces_of_a_frame_are_its_text(num_chars: int) -> None:
     pieces = list(frame.pieces(num_chars))
     assert "".join(pieces) == frame.text and len(frame.text) == frame.num_chars
     assert max(map(len, pieces)) <= num_chars
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def head_and_steps(num_steps: int) -> tuple[dict, list[str]]:
+    """A fake run's first record as JSON, and its further lines."""
+    head, *lines = recorded(steps=num_steps).to_jsonl().splitlines()
+    return json.loads(head), lines
+
+
+def file_of(head: dict, lines: list[str]) -> bytes:
+    return "\n".join([json.dumps(head), *lines]).encode()
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(UserError) as refused:
+        RunLog.read(data)
+    return refused.value.message.text("en")
+
+
+def test_a_file_of_too_many_layers_and_steps_is_refused_before_it_is_worked_out() -> None:
+    head, lines = head_and_steps(600)
+    head["spec"]["layers"] = head["spec"]["layers"][:1] * 2000
+    assert "layers × steps" in refusal(file_of(head, lines))
+    head["spec"]["layers"] = head["spec"]["layers"][:128]
+    assert len(RunLog.read(file_of(head, lines)).steps) == 600
+
+
+def test_a_record_of_too_many_numbers_is_refused_unread() -> None:
+    head, lines = head_and_steps(3)
+    head["prompt_token_ids"] = [[1] * 600_000]
+    assert "more numbers" in refusal(file_of(head, lines))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [3] * 20_000},  # a product of 9 000 digits, in each step
+        {"shape": [2**53 - 1] * 8},
+        {"count": 2**53 - 1, "shape": [2**30]},
+    ],
+)
+def test_weights_that_no_model_has_are_refused(change: dict) -> None:
+    head, lines = head_and_steps(3)
+    head["spec"]["weights"][1] |= change
+    assert "weights are out of bounds" in refusal(file_of(head, lines))
+
+
+def test_half_a_character_in_a_file_reads_as_a_question_mark() -> None:
+    head, lines = head_and_steps(2)
+    head["settings"]["prompts"] = ["a\ud83db \U0001f600 \\ud800"]
+    head["spec"]["name"] = "\udc00"
+    log = RunLog.read(file_of(head, lines))
+    assert log.started.settings.prompts == ("a?b \U0001f600 \\ud800",)
+    assert log.started.spec.name == "?"
+    found = config.read('{"model_type":"\\ud800","n_layer":2,"n_embd":64,"n_head":4,"n_inner":9}')
+    assert found.model_type == "?"
+
+
+def test_a_run_counts_what_it_holds() -> None:
+    """Within a third of what Python's own count of allocations grows by."""
+    log = recorded(steps=400, samples=True)
+    data = log.to_jsonl().encode()
+    registry = World().registry
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    run = registry.add_log(RunLog.read(data))
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert 0.67 < run.num_bytes / grown < 1.5
+    assert run.num_bytes > 3 * len(data)
 
 
 # ---- whose run -----------------------------------------------------------------------------------

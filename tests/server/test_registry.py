@@ -161,9 +161,9 @@ def test_old_finished_runs_are_forgotten_by_count_and_by_size() -> None:
     assert world.registry.get(runs[1].id) is None
     assert world.registry.get(runs[0].id) is runs[0]
     world = World(kept_mib=1)
-    first = world.registry.add_log(recorded(steps=2000))
+    first = world.registry.add_log(recorded(steps=300))
     assert first.num_bytes > 0.5 * 2**20
-    last = world.registry.add_log(recorded(steps=2000))
+    last = world.registry.add_log(recorded(steps=300))
     assert world.registry.get(first.id) is None and world.registry.get(last.id) is last
 
 

@@ -16,7 +16,7 @@ from functools import cache
 
 from viz_engine.numbers import grouped
 from viz_engine.paths import ASSETS
-from viz_engine.text import Message, UserError
+from viz_engine.text import Message, UserError, whole_characters
 
 MAX_CHARS = 2_000_000  # the largest config.json met has 200 thousand
 MAX_DEPTH = 40
@@ -82,7 +82,7 @@ def parse(text: str | bytes) -> dict[str, object]:
     if not isinstance(config, dict):
         raise UserError("error.size_no_object", kind=Message(key=f"error.kind.{_kind(config)}"))
     _check_depth(config)
-    return config
+    return whole_characters(config)
 
 
 def _no_number(name: str) -> None:

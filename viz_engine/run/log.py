@@ -7,10 +7,13 @@ print(len(RunLog.read(open('run.jsonl','rb').read())))"`
 """
 
 import json
+import re
 import typing
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from viz_engine.model.spec import ModelSpec
 from viz_engine.run import cost
 from viz_engine.run.codec import from_line, to_line
 from viz_engine.run.events import (
@@ -25,7 +28,7 @@ from viz_engine.run.events import (
     StepFinished,
 )
 from viz_engine.run.history import History, rollback_start
-from viz_engine.text import Message, UserError
+from viz_engine.text import Message, UserError, whole_characters
 
 MAX_FILE_BYTES = 64 * 1024**2
 MAX_HEAD_BYTES = 2**20  # of a file's first line
@@ -35,6 +38,12 @@ PAGES = {  # of what this app's files hold -> the sentence that names the page f
     "race": "error.file_is_race",
     "sweep": "error.file_is_sweep",
 }
+# Of a file. What a reader holds and works out grows with them: an attention picture of 700 x 700, a
+# model of 128 layers and 8 000 steps are within.
+MAX_RECORD_NUMBERS = 2**19
+MAX_FILE_NUMBERS = 2**22
+MAX_LAYER_STEPS = 2**20
+MAX_LAYERS, MAX_WEIGHT_GROUPS, MAX_WEIGHTS, MAX_DIMENSIONS = 2000, 1000, 2**60, 8
 MAX_COLUMNS = 2**22  # positions of a run: beyond any window, and a picture can still be made
 REASONS = ("stop", "length", "cancelled", "error", "refused")
 
@@ -130,9 +139,8 @@ class RunLog:
             for ids, texts in zip(event.prompt_token_ids, event.prompt_texts, strict=True)
         ):
             raise LogError("prompt tokens and their texts do not match")
-        spec = event.spec
-        if spec and not (1 <= len(spec.layers) <= 2000 and 0 <= spec.num_columns <= 100_000):
-            raise LogError("the model's layers are out of bounds")
+        if event.spec is not None:
+            _check_spec(event.spec)
         if len(event.found_len) not in (0, batch):
             raise LogError("found rows are not given for each sequence")
         for b, ids in enumerate(event.prompt_token_ids):
@@ -364,6 +372,17 @@ class RunLog:
         return log
 
 
+def _check_spec(spec: ModelSpec) -> None:
+    """Raises LogError on sizes that no model has, which would be worked with in each step."""
+    if not (1 <= len(spec.layers) <= MAX_LAYERS and 0 <= spec.num_columns <= 100_000):
+        raise LogError("the model's layers are out of bounds")
+    weights = spec.weights or ()
+    if len(weights) > MAX_WEIGHT_GROUPS or any(len(w.shape) > MAX_DIMENSIONS for w in weights):
+        raise LogError("the model's weights are out of bounds")
+    if spec.num_parameters > MAX_WEIGHTS:
+        raise LogError("the model's weights are out of bounds")
+
+
 def _row_bits(data: bytes, start: int, num: int) -> int:
     """`num` bits from bit `start` on, the first one lowest."""
     part = data[start >> 3 : (start + num + 7) >> 3]
@@ -390,17 +409,38 @@ def check_first_line(data: bytes, own: str | None) -> None:
         raise UserError(PAGES[what])
 
 
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed")
+
+
+def _whole(line: bytes) -> bytes:
+    """A line of a file without halves of characters, which no page can show."""
+    if _HALF.search(line) is None:
+        return line
+    with suppress(ValueError, RecursionError):  # for the reader to refuse
+        return json.dumps(whole_characters(json.loads(line)), separators=(",", ":")).encode()
+    return line
+
+
 def read_into(log: typing.Any, data: bytes) -> None:
     """Append the lines of a file to a log. Raises UserError with the line that is wrong and why;
     a last line that was cut in the middle is left out."""
     if len(data) > MAX_FILE_BYTES:
         raise UserError("error.file_size", size=len(data) // 2**20, most=MAX_FILE_BYTES // 2**20)
     lines = data.splitlines()
+    num_numbers = layer_steps = 0
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
+        num_numbers += (size := line.count(b",") + 1)
+        if size > MAX_RECORD_NUMBERS or num_numbers > MAX_FILE_NUMBERS:
+            raise UserError("error.file_numbers", line=number)
         try:
-            log.take_line(line)
+            log.take_line(_whole(line))
+            latest = log.latest
+            if latest is not None and latest.started is not None and latest.started.spec:
+                layer_steps += len(latest.started.spec.layers) * (b'"step_finished"' in line)
+            if layer_steps > MAX_LAYER_STEPS:
+                raise UserError("error.file_layer_steps", most=MAX_LAYER_STEPS)
         except UserError as error:
             if number == len(lines) and log.steps and not data.endswith(b"\n"):
                 break

@@ -71,6 +71,11 @@ class Limits:
         if not 1 <= settings.new_tokens <= self.new_tokens:
             tokens = settings.new_tokens
             raise UserError("service.new_tokens", tokens=tokens, limit=self.new_tokens)
-        if self.models is not None and settings.model not in self.models:
+        self.check_model(settings.model)
+
+    def check_model(self, model: str) -> None:
+        """Raises UserError where this server does not offer `model`: to be asked before anything
+        looks for it on the disk."""
+        if self.models is not None and model not in self.models:
             offered = ", ".join(self.models)
-            raise UserError("service.model", model=settings.model[:80], offered=offered)
+            raise UserError("service.model", model=model[:80], offered=offered)

@@ -8,9 +8,10 @@ Try it: `python -m pytest tests/server/test_registry.py -k frame`
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
+from sys import getsizeof
 
 from viz_engine.model.formats import element_bytes
 from viz_engine.run import cost
@@ -20,6 +21,7 @@ from viz_engine.run.log import RunLog
 from viz_engine.text import Message
 
 PROGRESS_NS = 500_000_000  # between words about an experiment that is on
+BESIDE_BYTES = 1024  # of a step: its predicted cost by name, its columns
 COST_FIELDS = (*(f.name for f in fields(cost.StepCost)), "flops")
 
 
@@ -51,7 +53,7 @@ class Run:
         self.sizes: list[dict[str, int] | None] = []  # one a RunStarted, see `Frame`
         self.columns: list[int] = []  # one a step: attended, pads included
         self.predicted: list[dict[str, int] | None] = []  # one a step, see `Frame`
-        self.num_bytes = 0  # of the lines
+        self.num_bytes = 0  # held: of records, lines and what is kept beside
         self.state = "queued"  # then loading, running, finished
         self.position: int | None = None
         self.message: Message | None = None
@@ -98,7 +100,7 @@ class Run:
             elif isinstance(record, RunStarted):
                 self.sizes.append(_sizes(record))
             self.lines.append(line)
-            self.num_bytes += len(line)
+            self.num_bytes += held_bytes(event) + getsizeof(line) + BESIDE_BYTES * is_step
             if self.state != "running":
                 self.state, self.position, self.message, self.fraction = "running", None, None, None
             if self.log.finished is not None:
@@ -227,6 +229,18 @@ class Frame:
                 yield from (whole[at : at + num_chars] for at in range(0, end, num_chars))
                 held, size = [whole[end:]], size - end
         yield "".join(held)
+
+
+def held_bytes(value: object) -> int:
+    """Bytes that a record holds, with all that is in it. A number or a word that others hold too
+    counts each time: Python shares few."""
+    if isinstance(value, tuple | list):
+        return getsizeof(value) + sum(map(held_bytes, value))
+    if isinstance(value, Mapping):
+        return getsizeof(value) + sum(held_bytes(item) for pair in value.items() for item in pair)
+    if is_dataclass(value):
+        return getsizeof(value) + sum(held_bytes(getattr(value, f.name)) for f in fields(value))
+    return 0 if value is None or isinstance(value, bool) else getsizeof(value)
 
 
 def _sizes(started: RunStarted) -> dict[str, int] | None:

@@ -90,6 +90,7 @@ class SweepAsk:
     def chosen(self) -> SweepSettings:
         """What the boxes hold. Raises UserError."""
         chosen, language = ask.model_chosen(self.page), self.page.language
+        self.page.registry.limits.check_model(chosen["model"])
         folder = files.locate(chosen["model"])
         chat = folder is None or tokenizer_of(folder).has_chat_template
         run = RunSettings(**chosen, prompts=(QUESTIONS[language],), filler=language, chat=chat)
