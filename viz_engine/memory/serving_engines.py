@@ -22,6 +22,7 @@ PAD_CELLS = 256  # llama.cpp with flash attention, and its window cache always
 OLD_PAD_CELLS = 32  # llama.cpp without flash attention, before late 2025
 # More than this times the fewest layers of a kind, and vLLM makes groups of the fewest.
 GROUP_RATIO = 1.5
+MLA_ALIGN = 64  # of a block of latent rows beside states; 128 with CUTLASS MLA
 
 
 # --- vLLM -------------------------------------------------------------------------------------
@@ -172,11 +173,14 @@ class _VllmAsk:
         ).total
 
     def _grown_block(self, attention: list[LayerSpec], state_page: int) -> int:
-        """`align x ceil(state page / (align x bytes of a token))` where that is more."""
+        """`align x ceil(state page / (align x bytes of a token))` where that is more; with latent
+        rows `align` is a multiple of 64, which the kernels ask for (`MLAAttention`'s backends)."""
         if not attention or not state_page:
             return self.served.block_len
         row = max(self._row(x) for x in attention)
         align = self.served.block_len
+        if any(layer.kind == "latent" for layer in attention):
+            align = pad(align, MLA_ALIGN)
         return max(align, align * math.ceil(state_page / (align * row)))
 
     @staticmethod
