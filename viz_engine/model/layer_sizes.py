@@ -66,7 +66,7 @@ def layers_of(
             recurrent_elements=state.recurrent_elements,
         )
     layers = [made[kind] for kind in kinds]
-    layers = _overridden(keys, _per_layer_heads(keys, layers))
+    layers = _indexed(keys, _overridden(keys, _per_layer_heads(keys, layers)))
     return tuple(_shared(keys, layers))
 
 
@@ -89,7 +89,7 @@ def _plain_layer(keys: Keys, hidden: int) -> LayerSpec:
 
 def _kv_heads(keys: Keys, heads: int) -> int:
     """KV heads: a key of its own; one where a multi-query flag says so; else one a query head."""
-    nested = keys.config.get("attn_config")
+    nested = keys.get("attn_config")
     if isinstance(nested, dict) and nested.get("kv_n_heads") is not None:
         kv_heads = whole("attn_config.kv_n_heads", nested["kv_n_heads"])
         keys.note("num_kv_heads", kv_heads, "attn_config.kv_n_heads", "read")
@@ -189,7 +189,7 @@ def _per_layer_heads(keys: Keys, layers: list[LayerSpec]) -> list[LayerSpec]:
 def _block_heads(keys: Keys) -> list[int]:
     """KV heads from `block_configs`: query heads / heads in a group, 0 where attention is left
     out or replaced."""
-    blocks = keys.config.get("block_configs")
+    blocks = keys.get("block_configs")
     if not isinstance(blocks, list):
         return []
     query = keys.needed("num_query_heads", HEADS)
@@ -206,7 +206,7 @@ def _block_heads(keys: Keys) -> list[int]:
 
 def _overridden(keys: Keys, layers: list[LayerSpec]) -> list[LayerSpec]:
     """Sizes that transformers 5 writes for single layers: `per_layer_config`, by layer number."""
-    changes = keys.config.get("per_layer_config")
+    changes = keys.get("per_layer_config")
     if not isinstance(changes, dict):
         return layers
     for index, change in changes.items():
@@ -224,6 +224,34 @@ def _overridden(keys: Keys, layers: list[LayerSpec]) -> list[LayerSpec]:
         }
         layers[int(index)] = replace(layer, **found) if layer.num_kv_heads else layer
     return layers
+
+
+def _indexed(keys: Keys, layers: list[LayerSpec]) -> list[LayerSpec]:
+    """Sparse layers that pick rows as an earlier one did, and keep no indexer key of their own:
+    `indexer_types`, a pattern of F and S, or every `index_topk_freq`-th layer (GlmMoeDsaConfig)."""
+    if not any(layer.index_dim for layer in layers):
+        return layers
+    name, listed = keys.listed("indexer_types")
+    pattern = keys.get("index_topk_pattern")
+    if name is None and isinstance(pattern, str):
+        name = "index_topk_pattern"
+        listed = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+    elif name is None:
+        every = keys.number("index_topk_freq", ("index_topk_freq",)) or 1
+        if every == 1 or keys.model_type != "glm_moe_dsa":
+            return layers
+        first = keys.number("index_skip_topk_offset", ("index_skip_topk_offset",), least=0)
+        first = 2 if first is None else first
+        listed = ["shared" if max(i - first + 1, 0) % every else "full" for i in range(len(layers))]
+        name = "index_topk_freq"
+    listed = cut(keys, name, listed, len(layers))
+    for entry in listed:
+        if entry not in ("full", "shared"):
+            raise UserError("error.size_layer_kind", key=name, kind=str(entry)[:40])
+    return [
+        replace(layer, index_dim=0) if entry == "shared" else layer
+        for layer, entry in zip(layers, listed, strict=True)
+    ]
 
 
 def _shared(keys: Keys, layers: list[LayerSpec]) -> list[LayerSpec]:
@@ -257,7 +285,7 @@ def _state_layer(keys: Keys, hidden: int) -> LayerSpec:
         )
         width = 2 * keys_n * dk + values * dv
         return _state(width, kernel or 4, values * dk * dv)
-    if isinstance(linear := keys.config.get("linear_attn_config"), dict):  # Kimi delta attention
+    if isinstance(linear := keys.get("linear_attn_config"), dict):  # Kimi delta attention
         heads, dim = (whole(name, linear.get(name)) for name in ("num_heads", "head_dim"))
         kernel = whole("short_conv_kernel_size", linear.get("short_conv_kernel_size", 4))
         return _state(3 * heads * dim, kernel, heads * dim * dim)
@@ -329,7 +357,7 @@ def recurrent_format(keys: Keys, layers: tuple[LayerSpec, ...], dtype: str) -> s
 def cross_layers_of(keys: Keys, layers: tuple[LayerSpec, ...]) -> tuple[LayerSpec, ...]:
     """Of an encoder-decoder: each decoder layer also keeps K and V of what the encoder read."""
     has_decoder = keys.has("num_decoder_layers", "decoder_layers", "decoder_start_token_id")
-    if not keys.config.get("is_encoder_decoder") or not has_decoder:
+    if not keys.get("is_encoder_decoder") or not has_decoder:
         return ()
     length = keys.number("encoder_len", ("max_source_positions",))
     return tuple(replace(layer, kind="cross", fixed_len=length) for layer in layers)

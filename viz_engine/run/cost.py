@@ -218,6 +218,8 @@ def layer_rows(
             value=_bytes(-(-layer.expanded_value_elements // tp), v_format),
         )
     index = layer.index_dim + -(-layer.index_dim // 128) * 4 if layer.index_dim else 0
+    if not sparse_fp8:  # llama.cpp keeps indexer keys in 16 bits whatever the cache's format
+        index = _bytes(layer.index_dim, "f16")
     if layer.index_dim and sparse_fp8 and cache_format(k_format) == "fp8":
         key = layer.key_dim + -(-layer.key_dim // 128) * 4 + 2 * layer.value_dim
     else:
