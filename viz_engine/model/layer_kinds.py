@@ -58,12 +58,16 @@ INDICES = ("full_attn_idxs", "attn_layer_indices", "attention_layers", "full_att
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "nomic_bert", "modernbert")
 # Types whose every layer has attention and a state side by side, and no key that says so.
 PARALLEL = ("falcon_h1",)
+# One row kept for several positions, by a ratio that differs from layer to layer, beside a window
+# in every layer: no LayerSpec says that.
+COMPRESSED = "compress_ratios"
+COMPRESSED_TYPES = ("deepseek_v4",)
 TWO_ATTENTIONS = ("longcat_flash",)  # in each layer, each with rows of its own
 
 
 def num_layers_of(keys: Keys) -> int:
     """Layers of the language model: by a key, else as many as a list or pattern describes."""
-    if keys.config.get("is_encoder_decoder") and keys.has("decoder_layers", "num_decoder_layers"):
+    if keys.get("is_encoder_decoder") and keys.has("decoder_layers", "num_decoder_layers"):
         return keys.needed("num_layers", ("decoder_layers", "num_decoder_layers"), most=MAX_LAYERS)
     if keys.find(*LAYERS)[0] is None:
         name, listed = keys.listed(*LISTS)
@@ -78,7 +82,9 @@ def num_layers_of(keys: Keys) -> int:
 
 def kinds_of(keys: Keys, num_layers: int, warnings: list[Message]) -> list[str]:
     """The kind of each layer. Raises UserError on a list of another length or with a kind that is
-    not known."""
+    not known, and of a model whose rows are compressed."""
+    if keys.has(COMPRESSED) or keys.model_type in COMPRESSED_TYPES:
+        raise UserError("error.size_compressed", key=COMPRESSED)
     kinds, source = _explicit(keys, num_layers) or _periodic(keys, num_layers) or ([], "")
     how = "read"
     if not kinds and (pattern := keys.defaults.get("layer_pattern")):
@@ -99,16 +105,23 @@ def _explicit(keys: Keys, num_layers: int) -> tuple[list[str], str] | None:
         if name == "block_types" and listed:  # a pattern that repeats
             listed = [listed[i % len(listed)] for i in range(num_layers)]
         return [_named(entry, name) for entry in cut(keys, name, listed, num_layers)], name
+    name, listed = keys.listed("hybrid_layer_pattern")
+    if name is not None:  # 1: a window (MiMo-V2)
+        return [_window_or_full(x, name) for x in cut(keys, name, listed, num_layers)], name
     name, pattern, _ = keys.find(*PATTERNS)
     if isinstance(pattern, str):
         letters = cut(keys, name, [c for c in pattern if c != "|"], num_layers)
         return [_letter(c, name) for c in letters], name
-    linear = keys.config.get("linear_attn_config")
+    named = keys.config.get("attention_layers")
+    if isinstance(named, list) and named and all(isinstance(x, str) for x in named):  # GPT-Neo
+        name, listed = keys.listed("attention_layers")
+        return [_named(entry, name) for entry in cut(keys, name, listed, num_layers)], name
+    linear = keys.get("linear_attn_config")
     if isinstance(linear, dict) and isinstance(linear.get("kda_layers"), list):
         states = {whole("kda_layers", i, most=num_layers) - 1 for i in linear["kda_layers"]}
         return [STATE if i in states else FULL for i in range(num_layers)], "kda_layers"
     for name in INDICES:
-        if isinstance(keys.config.get(name), list) and _is_numbers(keys.config[name]):
+        if _is_numbers(keys.config.get(name)):
             full = _indices(keys, name, num_layers)
             return [FULL if i in full else STATE for i in range(num_layers)], name
     counts = [keys.config.get(name) for name in ("attention_layers", "mamba_layers")]
@@ -162,12 +175,12 @@ def _uniform(keys: Keys, num_layers: int, warnings: list[Message]) -> tuple[list
     if keys.model_type in PARALLEL or (has_state(keys) and keys.has("mamba_d_ssm")):
         return [BOTH] * num_layers, "mamba_d_ssm beside attention heads", "derived"
     name, window, how = keys.find("sliding_window", "sliding_window_size", "attention_window_size")
-    uses = keys.config.get("use_sliding_window", keys.defaults.get("use_sliding_window"))
+    uses = keys.get("use_sliding_window", keys.defaults.get("use_sliding_window"))
     if isinstance(window, int) and window > 0 and uses is not False:
         context = keys.find(*CONTEXT)[1]
         if isinstance(context, int) and window >= context:
             return [FULL] * num_layers, f"{name} is not below {context}", "derived"
-        first = keys.config.get("max_window_layers") if uses else 0
+        first = keys.get("max_window_layers") if uses else 0
         first = whole("max_window_layers", first or 0, least=0)
         kinds = [SLIDING if i >= first else FULL for i in range(num_layers)]
         warnings.append(Message(key="size.warn_window", params={"key": name, "window": window}))
@@ -192,6 +205,12 @@ def _named(entry: object, key: str) -> str:
     return NAMES[entry]
 
 
+def _window_or_full(entry: object, key: str) -> str:
+    if isinstance(entry, bool) or entry not in (0, 1):
+        raise UserError("error.size_layer_kind", key=key, kind=str(entry)[:40])
+    return SLIDING if entry else FULL
+
+
 def _letter(letter: str, key: str) -> str:
     if letter not in LETTERS:
         raise UserError("error.size_layer_kind", key=key, kind=letter)
@@ -209,11 +228,11 @@ def cut(keys: Keys, name: str, listed: list, num_layers: int) -> list:
 
 
 def _indices(keys: Keys, name: str, num_layers: int) -> list[int]:
-    listed = keys.config.get(name)
+    listed = keys.get(name)
     if not isinstance(listed, list):
         return []
     return [whole(name, i, least=0, most=num_layers - 1) for i in listed]
 
 
-def _is_numbers(listed: list) -> bool:
-    return bool(listed) and all(isinstance(i, int) for i in listed)
+def _is_numbers(listed: object) -> bool:
+    return isinstance(listed, list) and bool(listed) and all(isinstance(i, int) for i in listed)
