@@ -18,7 +18,7 @@ from viz_engine.numbers import grouped
 from viz_engine.paths import ASSETS
 from viz_engine.text import Message, UserError, whole_characters
 
-MAX_CHARS = 2_000_000  # the largest config.json met has 200 thousand
+MAX_CHARS = 4_000_000  # the largest config.json met has 3.1 million: MiniMax-M3 in mixed types
 MAX_DEPTH = 40
 MAX_LAYERS = 2000
 DEFAULTS = ASSETS / "config_defaults.json"
@@ -60,21 +60,19 @@ class Derivation:
 
 def parse(text: str | bytes) -> dict[str, object]:
     """The JSON object in `text`. Raises UserError: too large, no JSON, no object, nested too
-    deeply, NaN or infinity."""
+    deeply."""
     if len(text) > MAX_CHARS:
         raise UserError("error.size_too_large", chars=grouped(len(text)), limit=grouped(MAX_CHARS))
     if not text.strip():
         raise UserError("error.size_empty")
     try:
-        config = json.loads(text, parse_constant=_no_number)
+        config = json.loads(text)  # with NaN and infinity: `whole` refuses them as a size
     except RecursionError:
         raise UserError("error.size_deep", depth=MAX_DEPTH) from None
     except json.JSONDecodeError as error:
         raise UserError(
             "error.size_no_json", line=error.lineno, column=error.colno, reason=error.msg
         ) from None
-    except UserError:
-        raise
     except UnicodeDecodeError:
         raise UserError("error.size_encoding") from None
     except ValueError:  # json's only other complaint: thousands of digits
@@ -83,10 +81,6 @@ def parse(text: str | bytes) -> dict[str, object]:
         raise UserError("error.size_no_object", kind=Message(key=f"error.kind.{_kind(config)}"))
     _check_depth(config)
     return whole_characters(config)
-
-
-def _no_number(name: str) -> None:
-    raise UserError("error.size_value", name=name)
 
 
 def _kind(value: object) -> str:
@@ -146,11 +140,18 @@ class Keys:
         self.model_type = model_type
         self.defaults = class_defaults().get(model_type, {})
         self.derivations: list[Derivation] = []
+        self.used: set[str] = set()  # keys of the file that something was made of
 
     def note(self, field: str, value: object, source: str, how: str = "derived") -> None:
         """Remember where `field` came from."""
         if not any(known.field == field for known in self.derivations):
             self.derivations.append(Derivation(field=field, value=value, source=source, how=how))
+
+    def get(self, name: str, default: object = None) -> object:
+        """The value that the file itself gives `name`."""
+        if self.config.get(name) is not None:
+            self.used.add(name)
+        return self.config.get(name, default)
 
     def has(self, *names: str) -> bool:
         """Whether the file itself gives one of `names` a value."""
@@ -161,7 +162,7 @@ class Keys:
         sets to null has none, whatever the class says."""
         for name in names:
             if self.config.get(name) is not None:
-                return name, self.config[name], "read"
+                return name, self.get(name), "read"
         if not any(name in self.config for name in names):
             for name in names:
                 if self.defaults.get(name) is not None:
@@ -200,7 +201,7 @@ class Keys:
         """(name, list) of the first name whose value is a list."""
         for name in names:
             if isinstance(self.config.get(name), list):
-                return name, self.config[name]
+                return name, self.get(name)
         return None, []
 
 
@@ -213,6 +214,8 @@ def whole(name: str, value: object, *, least: int = 1, most: int = 2**24) -> int
         raise UserError("error.size_quoted", key=name, value=value[:40])
     if isinstance(value, float) and math.isinf(value):
         raise UserError("error.size_huge", key=name)
+    if isinstance(value, float) and math.isnan(value):
+        raise UserError("error.size_value", key=name, name="NaN")
     if isinstance(value, bool) or not isinstance(value, int):
         raise UserError("error.size_number", key=name, value=json.dumps(value)[:40])
     if not least <= value <= most:

@@ -26,7 +26,7 @@ from viz_engine.view.page import Page
 SAME = "same"  # V in the format of K
 OWN = "\0own"  # the model of the visitor's own config.json, in the list of names
 MAX_PINNED = 3
-MAX_UPLOAD_MB = 2  # what config_keys.MAX_CHARS lets through
+MAX_UPLOAD_MB = 4  # what config_keys.MAX_CHARS lets through
 FIRST_MODEL = "llama-3.1-8b"
 FIRST = {
     "model": FIRST_MODEL,
