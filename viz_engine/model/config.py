@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from viz_engine.model import config_keys, formats, layer_kinds, layer_sizes, quantization, weights
+from viz_engine.model import (
+    config_keys,
+    formats,
+    layer_kinds,
+    layer_lists,
+    layer_sizes,
+    quantization,
+    weights,
+)
 from viz_engine.model.config_keys import (
     CONTEXT,
     HEAD_DIM,
@@ -120,7 +128,8 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     kinds = layer_kinds.kinds_of(keys, num_layers, warnings)
     layers = layer_sizes.layers_of(keys, kinds, hidden, whole, warnings)
     num_draft = keys.number("num_draft_layers", DRAFT_LAYERS, least=0, most=64) or 0
-    grown = next((x for x in reversed(layers) if x.kind in ("full", "latent")), None)
+    rows = [layer for layer in reversed(layers) if layer.kind in ("full", "latent")]
+    grown = max(rows, key=lambda layer: layer.index_dim, default=None)  # with an indexer of its own
     dtype = _dtype(whole, text, warnings)
     described = weights.groups_of(keys, layers, hidden, bool(_tied(whole, keys)))
     stored = quantization.read(whole, text, warnings)
@@ -143,6 +152,9 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         left_out = ", ".join(d.source.rpartition(": ")[2] for d in defaults)
         params = {"fields": left_out, "model_type": keys.model_type}
         warnings.append(Message(key="size.warn_default", params=params))
+    if unread := layer_lists.unread(keys, whole, len(kinds), num_draft):
+        params = {"keys": ", ".join(f"`{name}`" for name in unread)[:300]}
+        warnings.append(Message(key="size.warn_layer_list", params=params))
     found = ModelConfig(
         name=name or str(whole.get("_name_or_path") or model_type or "config.json")[:100],
         model_type=model_type,

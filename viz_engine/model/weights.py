@@ -151,7 +151,7 @@ def _vector(name: str, numbers: int, count: int, *, per_layer: bool = True) -> W
 def _is_described(keys: Keys, layers: tuple[LayerSpec, ...]) -> bool:
     """Whether this module's matrices are those of the type: compared with transformers for every
     type that it has (assets/config_defaults.json); a config without a type is read as Llama."""
-    if keys.config.get("is_encoder_decoder") or any(x.kind == "cross" for x in layers):
+    if keys.get("is_encoder_decoder") or any(x.kind == "cross" for x in layers):
         return False
     return not keys.model_type or bool(keys.defaults.get("weights_described"))
 
