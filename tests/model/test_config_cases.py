@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from viz_engine.memory import deployment, serving_engines
+from viz_engine.memory import deployment, plan, serving_engines
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config
 from viz_engine.run import cost
@@ -69,6 +69,8 @@ def test_layers_that_share_an_indexer_keep_no_key_of_it() -> None:
     assert row_bytes(model, "latent") == 78 * 1152 + 21 * 132 == 92_628
     llama = serving_engines.llama_cache(served("glm-5.2", engine="llama.cpp"), num_cells=256)
     assert llama.kv_bytes == 256 * (78 * 1152 + 21 * 256) == 256 * 95_232
+    asked = Settings(context_len=256, engine="llama.cpp")
+    assert plan.plan(model, asked).kv_bytes == llama.kv_bytes
     assert model.draft_layers[0].index_dim == 128
 
 
@@ -94,6 +96,21 @@ def test_vllm_makes_blocks_of_64_where_latent_rows_stand_beside_states() -> None
 def test_tensorrt_llm_takes_the_block_size_that_is_asked() -> None:
     asked = served("tinyllama", engine="tensorrt-llm", block_len=64)
     assert serving_engines.trt_pool(asked).block_bytes == 1_441_792
+
+
+@pytest.mark.parametrize(("unified", "mib"), [(True, 2101), (False, 3591)])
+def test_llama_server_keeps_one_cache_for_all_slots_or_one_for_each(
+    unified: bool, mib: int
+) -> None:
+    asked = Settings(
+        context_len=12_500,
+        num_sequences=8,
+        kv_format="q8_0",
+        engine="llama.cpp",
+        batched_tokens=2048,
+        unified=unified,
+    )
+    assert round(plan.plan(read("gemma-4-26b-a4b"), asked).kv_bytes / 2**20) == mib
 
 
 # --- lists that nothing was made of -----------------------------------------------------------

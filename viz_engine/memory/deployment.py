@@ -70,6 +70,7 @@ class Settings:
     state_blocks: int = 1  # vLLM: 2 with prefix caching
     cross_len: int | None = None  # tokens of an image or encoder, where the config does not say
     window_cache: bool = True  # False: window layers hold the whole context
+    unified: bool = False  # llama.cpp: one cache for all slots (-kvu, the default without -np)
     utilization: float | None = None  # share of a device that may be used; None: the engine's
 
 
@@ -98,6 +99,7 @@ class Deployment:
     state_blocks: int
     cross_len: int | None
     window_cache: bool
+    unified: bool
     share: float  # of a device that the engine takes
 
     def budget_bytes(self, memory_bytes: int) -> int:
@@ -146,6 +148,7 @@ def _resolved(model: ModelConfig, settings: Settings) -> Deployment:
         state_blocks=settings.state_blocks,
         cross_len=settings.cross_len,
         window_cache=settings.window_cache,
+        unified=settings.unified,
         share=SHARES.get(engine, 1.0) if share is None else share,
     )
 

@@ -59,9 +59,15 @@ def kinds(served: Deployment, context_len: int, num_sequences: int) -> tuple[Kin
         return _vllm_kinds(served, context_len, num_sequences)
     rows_found, states_found = [], []
     for layer, num in served.layers.items():
-        row = cost.layer_rows(layer, served.k_format, served.v_format, tp=served.tp)
+        row = cost.layer_rows(
+            layer,
+            served.k_format,
+            served.v_format,
+            tp=served.tp,
+            sparse_fp8=served.engine != "llama.cpp",
+        )
         if row.total:
-            rows, spare = _rows(layer, served, context_len)
+            rows, spare = _rows(layer, served, context_len, num_sequences)
             total = num * (rows * num_sequences + spare) * row.total
             rows_found.append(_row_kind(layer.kind, layer, num, row, rows, total, num_sequences))
         state = _state(layer, served)
@@ -71,13 +77,17 @@ def kinds(served: Deployment, context_len: int, num_sequences: int) -> tuple[Kin
     return (*rows_found, *states_found)
 
 
-def _rows(layer: LayerSpec, served: Deployment, context_len: int) -> tuple[int, int]:
+def _rows(
+    layer: LayerSpec, served: Deployment, context_len: int, num_sequences: int
+) -> tuple[int, int]:
     """(rows that one sequence holds in a layer, rows held beside them)."""
     length, engine = context_len, served.engine
     if layer.kind == "cross":
         return layer.fixed_len or served.cross_len or 0, 0
+    if engine == "llama.cpp" and served.unified:
+        return divmod(_llama_rows(layer, served, context_len, num_sequences), num_sequences)
     if engine == "llama.cpp":
-        return _llama_rows(layer, served, context_len), 0
+        return _llama_rows(layer, served, context_len, 1), 0
     if layer.window is not None and served.window_cache and engine != "sglang":
         kept = layer.window - 1 if engine == "transformers" else layer.window
         length = min(length, kept)
@@ -89,12 +99,13 @@ def _rows(layer: LayerSpec, served: Deployment, context_len: int) -> tuple[int, 
     return length, 0
 
 
-def _llama_rows(layer: LayerSpec, served: Deployment, context_len: int) -> int:
-    """Cells of one of the slots: llama.cpp's context is shared by all slots."""
-    length = serving_engines.pad(context_len, serving_engines.PAD_CELLS)
+def _llama_rows(layer: LayerSpec, served: Deployment, context_len: int, num_sequences: int) -> int:
+    """Cells of a cache that `num_sequences` slots share: llama.cpp makes one for each slot, or a
+    unified one for all (`llama_kv_cache_iswa`: window x sequences + micro-batch)."""
+    length = serving_engines.pad(context_len * num_sequences, serving_engines.PAD_CELLS)
     if layer.window is None or not served.window_cache:
         return length
-    seen = min(length, layer.window + served.batched_tokens)
+    seen = min(length, layer.window * num_sequences + served.batched_tokens)
     return serving_engines.pad(seen, serving_engines.PAD_CELLS)
 
 
