@@ -127,7 +127,7 @@ def paste(test: AppTest, text: str) -> None:
 
 def upload(test: AppTest, text: str) -> None:
     file = ("config.json", text.encode(), "application/json")
-    test.file_uploader(key="mem_upload").set_value(file)
+    test.file_uploader(key="mem_upload").set_value([file])
     test.run()
 
 

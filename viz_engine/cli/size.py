@@ -20,7 +20,7 @@ from pathlib import Path
 
 from viz_engine.memory import deployment, devices, plan, server_log, serving_engines
 from viz_engine.memory.deployment import Settings
-from viz_engine.model import config, formats
+from viz_engine.model import config, formats, hub_config
 from viz_engine.model.config import ModelConfig
 from viz_engine.numbers import mib
 from viz_engine.text import UserError
@@ -33,7 +33,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("size", help="what a model takes in memory, and what fits")
     parser.set_defaults(do=run)
     model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument("--config", metavar="FILE", help="a config.json, or - for stdin")
+    model.add_argument("--config", metavar="PATH", help="a config.json, its folder, or -")
     model.add_argument("--model", metavar="PRESET", help="a model of the table; ? lists them")
     add = parser.add_argument
     add("--context", type=int, default=8192, metavar="N", help="tokens of each sequence")
@@ -92,7 +92,11 @@ def run(args: argparse.Namespace) -> int:
 def _model(args: argparse.Namespace) -> ModelConfig:
     if args.model is not None:
         return config.preset(args.model)
-    return config.read(_bytes_of(args.config), name=Path(args.config).stem)
+    path = Path(args.config)
+    if path.is_dir() or path.name == "config.json":
+        folder = path if path.is_dir() else path.parent
+        return config.read_files(hub_config.read_folder(folder), name=folder.resolve().name)
+    return config.read(_bytes_of(args.config), name=path.stem)
 
 
 def _bytes_of(path: str) -> bytes:
@@ -194,7 +198,7 @@ def size(
         given = {"value": asked.num_parameters, "unit": "weights", "how": "given"}
         answer["num_parameters"] = given | {"source": "num_parameters"}
         del answer["num_active_parameters"]
-    if asked.num_parameters is None and found.num_parameters is None:
+    if not found.knows_weights(asked.weight_format, asked.num_parameters):
         if gpu is not None:
             _device(gpu)  # refused where it is none
         reason = "the weights are not known: give --parameters (num_parameters)"

@@ -54,7 +54,8 @@ class Choice:
     @property
     def knows_weights(self) -> bool:
         """Whether anything says how many weights there are: without them no total is an answer."""
-        return (self.settings.num_parameters or self.model.num_parameters) is not None
+        asked = self.settings
+        return self.model.knows_weights(asked.weight_format, asked.num_parameters)
 
     @property
     def budget_bytes(self) -> int:
@@ -345,8 +346,11 @@ def _sweep(choice: Choice, name: str, values: list[int]) -> tuple[list[int], lis
 def model_weight_bytes(choice: Choice, weight_format: str | None = None) -> int | None:
     """Bytes of all weights, on all ranks of one copy together, nothing held twice. None where
     their number is not known."""
-    num = choice.settings.num_parameters or choice.model.num_parameters
-    bits = bits_of(choice, weight_format or choice.settings.weight_format)
+    asked, name = choice.settings.num_parameters, weight_format or choice.settings.weight_format
+    if formats.is_auto(name) and asked is None and choice.model.file_bytes is not None:
+        return choice.model.file_bytes
+    num = asked or choice.model.num_parameters
+    bits = bits_of(choice, name)
     return None if num is None else weights.file_bytes(num, bits)
 
 
@@ -364,9 +368,12 @@ def options(found: Estimate) -> tuple[memory_plan.Option, ...]:
 
 
 def precisions(choice: Choice, names: Iterable[str]) -> list[tuple[str, Plan, Limit]]:
-    """Each weight format with its plan and the sequences that then fit."""
+    """Each weight format with its plan and the sequences that then fit; of weights that only
+    files state, the released one."""
     made = []
     for name in names:
+        if not choice.model.knows_weights(name, choice.settings.num_parameters):
+            continue
         asked = replace(choice.settings, weight_format=name)
         most = memory_plan.most_sequences(choice.model, asked, choice.device.capacity_bytes)
         made.append((name, memory_plan.plan(choice.model, asked), most))

@@ -274,6 +274,8 @@ def _weights_part(served: Deployment) -> Part:
     tp, pp = served.tp, served.pp
     bits, mean = weight_bits(name, served.dtype), model.weight_bits(name, served.dtype)
     stored = is_auto(name)
+    if stored and not asked and model.file_bytes is not None and served.dtype == model.dtype:
+        return _released_part(served, bits)
     num = asked or model.num_parameters
     if num is None:
         return _exact("weights", 0, Message(key="size.formula_no_weights"))
@@ -297,6 +299,23 @@ def _weights_part(served: Deployment) -> Part:
     else:
         total = weights.rank_bytes(_stage_weights(model, pp), bits, tp, stored=stored)
     return _exact("weights", total, Message(key=key, params=params | {"total": f"{total:,}"}))
+
+
+def _released_part(served: Deployment, bits: float) -> Part:
+    """The bytes that the files state; of a rank the share that the matrices of the config give
+    it, rounded as the engine does, or an equal part where these are not described."""
+    model, tp, pp = served.model, served.tp, served.pp
+    share = 1 / tp / pp
+    if model.weights is not None:
+        groups = _stage_weights(model, pp)
+        held = weights.rank_bytes(groups, bits, tp, stored=True)
+        if served.engine == "vllm":
+            rope = model.rope_cache_numbers
+            held = weights.allocated_bytes(groups, bits, tp, rope, stored=True)
+        share = held / weights.rank_bytes(model.weights, bits, 1, stored=True)
+    total = round(model.file_bytes * share)
+    params = {"stated": f"{model.file_bytes:,}", "ranks": tp * pp, "total": f"{total:,}"}
+    return _exact("weights", total, Message(key="size.formula_weights_files", params=params))
 
 
 def _stage_weights(model: ModelConfig, pp: int) -> tuple[weights.WeightGroup, ...]:
@@ -400,6 +419,6 @@ def _warnings(served: Deployment, settings: Settings) -> tuple[Message, ...]:
     cross = [x for x in (*model.layers, *model.cross_layers) if x.kind == "cross"]
     if any(layer.fixed_len is None for layer in cross) and settings.cross_len is None:
         found.append(Message(key="size.warn_cross"))
-    if settings.num_parameters is None and model.num_parameters is None:
+    if not model.knows_weights(settings.weight_format, settings.num_parameters):
         found.append(Message(key="size.warn_no_weights"))
     return tuple(found)

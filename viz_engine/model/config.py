@@ -20,6 +20,7 @@ from viz_engine.model import (
     layer_lists,
     layer_sizes,
     quantization,
+    released,
     weights,
 )
 from viz_engine.model.config_keys import (
@@ -33,6 +34,7 @@ from viz_engine.model.config_keys import (
     Keys,
 )
 from viz_engine.model.spec import LayerSpec, ModelSpec, WeightGroup
+from viz_engine.numbers import grouped
 from viz_engine.paths import ASSETS
 from viz_engine.text import Message, UserError
 
@@ -44,6 +46,8 @@ ADAPTER = ("peft_type", "base_model_name_or_path", "lora_alpha")
 # Parts beside the language model that have weights of their own.
 OTHER_PARTS = ("vision_config", "audio_config", "video_config", "vit_config", "vision_tower_config")
 MAIN = ("num_layers", "hidden_size", "num_query_heads", "num_kv_heads", "head_dim", "window")
+NOTHING_BESIDE = released.Released()
+FILES_DIFFER = 0.02  # files also hold draft layers, other parts and scales
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
 
@@ -67,6 +71,8 @@ class ModelConfig:
     recurrent_format: str  # of the recurrent part of a state where an engine follows the config
     weights: tuple[WeightGroup, ...] | None  # None: the file does not say enough
     stored: quantization.Stored | None  # how they are released; None: in `dtype`
+    file_bytes: int | None = None  # of all weights as the files beside the config state them
+    stated_parameters: int | None = None  # by these, where no matrices are described
     mlp_width: int  # of the widest MLP that a token passes through
     rope_cache_numbers: int  # cos and sin for every position, which engines hold beside the weights
     derivations: tuple[Derivation, ...]
@@ -78,13 +84,21 @@ class ModelConfig:
 
     @property
     def num_parameters(self) -> int | None:
-        """All weights, a tied table once; None where the file does not say enough."""
-        return None if self.weights is None else sum(w.num_weights for w in self.weights)
+        """All weights, a tied table once; None where no file says enough."""
+        if self.weights is None:
+            return self.stated_parameters
+        return sum(w.num_weights for w in self.weights)
 
     @property
     def num_active_parameters(self) -> int | None:
         """Weights that one token takes part in: of a mixture of experts, those it is routed to."""
         return None if self.weights is None else sum(w.num_active for w in self.weights)
+
+    def knows_weights(self, name: str, asked: int | None = None) -> bool:
+        """Whether anything says what the weights take in the format `name`: their number (`asked`
+        is one that was given), or the files where they are taken as released."""
+        by_files = self.file_bytes is not None and formats.is_auto(name)
+        return by_files or (asked or self.num_parameters) is not None
 
     def weight_bits(self, name: str, dtype: str) -> float:
         """Bits of a weight in the format `name`; "auto": the mean of those that the weights are
@@ -114,10 +128,28 @@ class ModelConfig:
         return next((d for d in self.derivations if d.field == field), None)
 
 
-def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> ModelConfig:
-    """The model that a config.json describes. Raises UserError with what is wrong: not JSON, too
-    large, not of a language model, a key missing, of the wrong type, absurd or in contradiction to
-    another."""
+def read_files(files: Mapping[str, bytes], *, name: str = "") -> ModelConfig:
+    """The model that several files describe: config.json, or the only JSON file that is of no
+    other kind, and what lies beside it (`released.py`). Raises UserError."""
+    others = (released.QUANTIZATION, "generation_config.json", "tokenizer_config.json")
+    configs = [
+        x for x in files if x not in others and not x.endswith((released.INDEX, released.WEIGHTS))
+    ]
+    chosen = released.CONFIG if released.CONFIG in configs else next(iter(configs), None)
+    if chosen is None:
+        raise UserError("error.size_no_config", names=", ".join(files)[:200])
+    return read(files[chosen], name=name, beside=released.read(files))
+
+
+def read(
+    source: str | bytes | Mapping[str, object],
+    *,
+    name: str = "",
+    beside: released.Released = NOTHING_BESIDE,
+) -> ModelConfig:
+    """The model that a config.json describes, and the files `beside` it. Raises UserError with
+    what is wrong: not JSON, too large, not of a language model, a key missing, of the wrong type,
+    absurd or in contradiction to another."""
     whole = config_keys.parse(source) if isinstance(source, str | bytes) else dict(source)
     text = _language_part(whole)
     model_type = str(text.get("model_type") or whole.get("model_type") or "")[:60]
@@ -132,7 +164,9 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     grown = max(rows, key=lambda layer: layer.index_dim, default=None)  # with an indexer of its own
     dtype = _dtype(whole, text, warnings)
     described = weights.groups_of(keys, layers, hidden, bool(_tied(whole, keys)))
-    stored = quantization.read(whole, text, warnings)
+    num_noted = len(warnings)
+    stored = quantization.read(whole, text, warnings, beside.quantization)
+    unknown = len(warnings) > num_noted
     if stored is not None:
         own = formats.weight_bits("auto", dtype)
         described = described and quantization.apply(stored, described, own)
@@ -142,7 +176,12 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
     if text is not whole and any(name in whole for name in OTHER_PARTS):
         names = ", ".join(name for name in OTHER_PARTS if name in whole)
         warnings.append(Message(key="size.warn_other_parts", params={"keys": names}))
-    if described is None:
+    stated = None
+    if beside.num_bytes is not None:
+        own = formats.weight_bits("auto", dtype)
+        stated = None if stored or unknown or described else round(beside.num_bytes * 8 / own)
+        _compare_files(keys, beside, described, own, warnings)
+    if described is None and beside.num_bytes is None:
         warnings.append(Message(key="size.warn_weights", params={"model_type": model_type or "?"}))
     if keys.flag("is_decoder") is False and model_type in layer_kinds.ENCODERS:
         warnings.append(Message(key="size.warn_encoder", params={"model_type": model_type}))
@@ -171,12 +210,36 @@ def read(source: str | bytes | Mapping[str, object], *, name: str = "") -> Model
         recurrent_format=layer_sizes.recurrent_format(keys, layers, dtype),
         weights=described,
         stored=stored,
+        file_bytes=beside.num_bytes,
+        stated_parameters=stated,
         mlp_width=weights.widest(described or ()) or 4 * hidden,
         rope_cache_numbers=layer_sizes.rope_cache_numbers(keys, layers, context),
         derivations=tuple(keys.derivations),
         warnings=tuple(warnings),
     )
     return found
+
+
+def _compare_files(
+    keys: Keys,
+    beside: released.Released,
+    described: tuple[WeightGroup, ...] | None,
+    own: float,
+    warnings: list[Message],
+) -> None:
+    """Note that the files say how many bytes the weights take, and what the config comes to where
+    that is something else."""
+    keys.note("weight_bytes", beside.num_bytes, beside.source, "read")
+    if described is None:
+        return
+    counted = weights.rank_bytes(described, own, 1, stored=True)
+    if abs(counted - beside.num_bytes) > FILES_DIFFER * beside.num_bytes:
+        params = {
+            "source": beside.source,
+            "stated": grouped(beside.num_bytes),
+            "counted": grouped(counted),
+        }
+        warnings.append(Message(key="size.warn_files", params=params))
 
 
 def describes_weights(model_type: object) -> bool:

@@ -1,7 +1,8 @@
-"""The text of a config.json from where a visitor says it is: a folder of this machine, or the hub.
+"""config.json and what lies beside it, from where a visitor says: a folder of this machine, or the
+hub.
 
-Only that one small file is read or fetched, as text; nothing of it runs. It knows nothing of what
-stands in it.
+Only small files and the headers of weights are read or fetched; nothing of them runs. It knows
+nothing of what stands in them.
 
 Try it: `python -c "from viz_engine.model import hub_config; \
 print(hub_config.read_text('.')[:40])"`
@@ -10,13 +11,15 @@ print(hub_config.read_text('.')[:40])"`
 import errno
 from pathlib import Path
 
-from viz_engine.model import files
+from viz_engine.model import files, released
 from viz_engine.model.config_keys import MAX_CHARS
 from viz_engine.numbers import grouped
 from viz_engine.paths import read_file
 from viz_engine.text import UserError
 
 TIMEOUT_S = 8.0
+BESIDE = (released.QUANTIZATION, "model.safetensors.index.json")
+MAX_WEIGHT_FILES = 1000
 
 
 def read_text(model: str) -> str:
@@ -30,6 +33,52 @@ def read_text(model: str) -> str:
     if not files.is_hub_id(name):
         raise UserError("error.model_name", model=name[:100])
     return _read(Path(_fetch(name)))
+
+
+def read_files(model: str) -> dict[str, bytes]:
+    """As `read_text`, with what the folder or the hub has beside it: see `read_folder`. Of the hub
+    the index of several weight files, not the weights."""
+    text = read_text(model)
+    if folder := _folder(model.strip()):
+        return read_folder(folder)
+    found = {released.CONFIG: text.encode()}
+    for name in BESIDE:
+        if path := _fetch_beside(model.strip(), name):
+            found |= _small(Path(path), name)
+    return found
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """By name: config.json, hf_quant_config.json and the index of the weights, or without an index
+    the headers of the safetensors files. Raises UserError where there is no readable config.json
+    or a file is not what its name says."""
+    found = {released.CONFIG: _read(folder / released.CONFIG).encode()}
+    for name in BESIDE:
+        found |= _small(folder / name, name)
+    if BESIDE[1] not in found:
+        paths = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+        found |= {path.name: _header(path) for path in paths[:MAX_WEIGHT_FILES]}
+    return found
+
+
+def _small(path: Path, name: str) -> dict[str, bytes]:
+    """A file that need not be there. Raises UserError where it is and cannot be read."""
+    try:
+        return {name: read_file(path, files.MAX_JSON_BYTES)}
+    except FileNotFoundError:
+        return {}
+    except OSError:
+        raise UserError("error.size_beside", name=name) from None
+
+
+def _header(path: Path) -> bytes:
+    """The beginning of a safetensors file, with its header."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            return start + file.read(released.header_len(start) - 8)
+    except OSError:
+        raise UserError("error.size_beside", name=path.name[:80]) from None
 
 
 def _folder(name: str) -> Path | None:
@@ -60,3 +109,13 @@ def _fetch(name: str) -> str:
     except Exception as error:  # offline, unknown, private, a proxy's page: all mean not here
         reason = type(error).__name__
         raise UserError("mem.error_hub", model=name[:100], reason=reason) from None
+
+
+def _fetch_beside(model: str, name: str) -> str | None:
+    """A file that need not be on the hub."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return hf_hub_download(model, name, etag_timeout=TIMEOUT_S)
+    except Exception:  # most models have neither
+        return None

@@ -54,21 +54,27 @@ class Stored:
 
 
 def read(
-    outer: Mapping[str, object], text: Mapping[str, object], warnings: list[Message]
+    outer: Mapping[str, object],
+    text: Mapping[str, object],
+    warnings: list[Message],
+    beside: Mapping[str, object] | None = None,
 ) -> Stored | None:
-    """What the file, or its language part, says of how its weights are stored. None where it says
+    """What the file, or its language part, says of how its weights are stored, else the
+    hf_quant_config.json `beside` it. None where it says
     nothing, and, with a warning, where its method is not known here. Raises UserError where a
     number in it is none."""
     for part in (outer, text):
         for key in KEYS:
             if part.get(key) is not None:
                 return _read(key, part[key], warnings)
-    return None
+    return None if beside is None else _read("hf_quant_config.json", beside, warnings)
 
 
 def _read(key: str, said: object, warnings: list[Message]) -> Stored | None:
     table = said if isinstance(said, dict) else {}
-    method = str(table.get("quant_method", "?"))[:40]
+    producer = table.get("producer")  # ModelOpt's early files name no method
+    made_by = producer.get("name", "?") if isinstance(producer, dict) else "?"
+    method = str(table.get("quant_method", made_by))[:40]
     bits = _bits(key, method, table)
     if bits is None:
         params = {"key": key, "method": method}

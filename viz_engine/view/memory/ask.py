@@ -3,7 +3,7 @@
 Try it: `streamlit run app.py`, the page Memory
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,11 +131,11 @@ class DeploymentAsk:
         estimate.check(found)
         return found
 
-    def _take_own(self, text: str | bytes, name: str) -> None:
-        """Make a config.json of the visitor's the chosen model. A refusal is a sentence; what was
-        there stays."""
+    def _take_own(self, files: Mapping[str, bytes], name: str) -> None:
+        """Make a config.json of the visitor's, with what lies beside it, the chosen model. A
+        refusal is a sentence; what was there stays."""
         try:
-            model = config.read(text, name=name)
+            model = config.read_files(files, name=name)
         except UserError as error:
             params = {"why": error.message, "model": self._model_name(state.mem_model)}
             state.mem_notice = Message(key="mem.refused", params=params)
@@ -146,18 +146,19 @@ class DeploymentAsk:
         state.mem_num_read = state.get("mem_num_read", 0) + 1
 
     def _read_pasted(self) -> None:
-        self._take_own(state.mem_paste, "")
+        self._take_own({"config.json": state.mem_paste.encode("utf-8", "replace")}, "")
 
     def _read_upload(self) -> None:
-        if state.mem_upload is not None:
-            self._take_own(state.mem_upload.getvalue(), state.mem_upload.name[:80])
+        files = {file.name: file.getvalue() for file in state.mem_upload or ()}
+        if files:
+            self._take_own(files, next(iter(files))[:80] if len(files) == 1 else "")
 
     def _read_named(self) -> None:
         with self.page.noticing():
             if self.page.registry.limits.models is not None:
                 raise UserError("mem.error_hosted")
-            text = hub_config.read_text(state.mem_where)
-            self._take_own(text, Path(state.mem_where.strip()).name[:80])
+            files = hub_config.read_files(state.mem_where)
+            self._take_own(files, Path(state.mem_where.strip()).name[:80])
 
     def moved(self) -> None:
         """A slider rests at another stop. What is no stop of ours is ignored."""
@@ -264,7 +265,8 @@ class DeploymentAsk:
         st.button(say("mem.read"), key="mem_read", on_click=self._read_pasted)
         st.file_uploader(
             say("mem.upload"),
-            type=["json"],
+            type=["json", "safetensors"],
+            accept_multiple_files=True,
             key="mem_upload",
             on_change=self._read_upload,
             max_upload_size=MAX_UPLOAD_MB,
