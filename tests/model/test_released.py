@@ -4,6 +4,7 @@ The oracles: vLLM's reading of hf_quant_config.json, the sizes that files state 
 safetensors' own writer.
 """
 
+import argparse
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from viz_engine.cli import size as command
 from viz_engine.memory import devices, estimate, plan
 from viz_engine.memory.capacity import Workload
 from viz_engine.memory.deployment import Settings
@@ -50,6 +52,15 @@ def test_hf_quant_config_beside_a_config_is_read_as_vllm_does() -> None:
     assert model.derivation("weight_format").source == "hf_quant_config.json"
     alone = config.read((CONFIGS / "llama-70b-fp8" / "config.json").read_bytes())
     assert round(weight_bytes(alone, engine="vllm") / 2**30, 2) == 131.45
+
+
+@pytest.mark.parametrize("path", ["llama-70b-fp8", "llama-70b-fp8/config.json"])
+def test_the_command_line_takes_a_folder_or_the_config_in_it(path: str, capsys) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_command(parser.add_subparsers())
+    asked = parser.parse_args(["size", "--config", str(CONFIGS / path), "--engine", "vllm"])
+    assert command.run(asked) == 0
+    assert "67.70 GiB" in capsys.readouterr().out
 
 
 def test_what_config_json_says_itself_comes_first() -> None:
