@@ -16,7 +16,7 @@ from viz_engine.run import cost, metrics
 from viz_engine.run.codec import to_line
 from viz_engine.run.events import KVSample, RunFinished, StepFinished
 from viz_engine.run.log import RunLog
-from viz_engine.server.runs import Run, frame
+from viz_engine.server.runs import Run
 from viz_engine.view import components
 from viz_engine.view.live import mount as live_mount
 from viz_engine.view.memory import mount
@@ -50,7 +50,7 @@ def frames_of(run: Run) -> list[str]:
     growing = Run(run.id, None, None)
     for at, event in enumerate(run.log):
         growing.append_event(event, run.lines[at])
-        frames.append(frame(growing, max(0, at - 3), "en"))
+        frames.append(growing.read(max(0, at - 3), "en").text)
     return frames
 
 
@@ -338,7 +338,7 @@ def said_in_a_page(tmp_path: Path, reruns: list[tuple[str, list[str]]]) -> list[
 
 @pytest.mark.browser
 def test_a_run_that_cannot_be_shown_is_a_sentence_and_the_next_one_is_shown(tmp_path: Path) -> None:
-    good = frame(run_of("chat"), 0, "en")
+    good = run_of("chat").read(0, "en").text
     events = len(run_of("chat").log)
     broken = {
         "not a frame": "<html>",
@@ -363,8 +363,8 @@ def test_a_frame_that_only_says_where_the_run_stands_changes_the_sentence(tmp_pa
     frames = []
     for position in (2, 1):
         run.set_status("queued", position=position)
-        frames.append(frame(run, 0, "en"))
+        frames.append(run.read(0, "en").text)
     run.set_status("loading", fraction=0.4)
-    frames.append(frame(run, 0, "en"))
+    frames.append(run.read(0, "en").text)
     said = said_in_a_page(tmp_path, [("queued", [frame]) for frame in frames])
     assert ["place 2" in said[0], "place 1" in said[1], "40 %" in said[2]] == [True] * 3
