@@ -171,3 +171,40 @@ def test_a_slider_that_paints_nothing_or_late_misses_its_target(
     monkeypatch.setattr(memory, "slider_ms", lambda args: painted)
     assert memory.run(argparse.Namespace(json=False)) == code
     assert f"{len(painted)} of 12 presses" in capsys.readouterr().out
+
+
+CASES = ROOT / "tests" / "data" / "configs"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (("tinyllama", "tensorrt-llm", "--block-size=64"), "trt_block_bytes", 1_441_792),
+        (("gemma-4-26b-a4b", "llama.cpp", *"--context 12500 --sequences 8 --kv-dtype q8_0".split(),
+          "--batched-tokens=2048", "--unified"), "kv_bytes", round(2101.1 * 2**20)),
+    ],
+)  # fmt: skip
+def test_the_command_asks_what_an_engine_is_told(
+    words: tuple[str, ...], name: str, value: int, capsys: pytest.CaptureFixture
+) -> None:
+    model, engine, *options = words
+    asked = ("--config", str(CASES / f"{model}.json"), "--engine", engine, *options, "--json")
+    assert json.loads(printed(capsys, *asked))[name]["value"] == pytest.approx(value, rel=1e-4)
+
+
+def test_prefix_caching_and_drafts_take_more_state_blocks_of_vllm(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """One a state group; with prefixes kept two, and one for each drafted token."""
+    asked = ("--model", "qwen3-next-80b-a3b", "--engine", "vllm", "--json")
+    told = [json.loads(printed(capsys, *asked, *more)) for more in ((), ("--prefix-caching",))]
+    blocks = [one["vllm_request_bytes"]["value"] / one["vllm_block_bytes"]["value"] for one in told]
+    assert blocks[1] - blocks[0] == 3  # three state groups
+
+
+@pytest.mark.parametrize("option", ["--unified", "--prefix-caching"])
+def test_what_another_engine_is_told_is_refused_not_passed_over(
+    option: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["size", "--model", "gpt2", "--engine", "sglang", option]) == 2
+    assert "only" in capsys.readouterr().err

@@ -166,3 +166,16 @@ def test_the_hub_is_asked_for_the_small_files_only(tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(hub_config, "_fetch_beside", beside)
     assert config.read_files(hub_config.read_files("owner/name")).file_bytes == 123
     assert asked == [("owner/name", name) for name in hub_config.BESIDE]
+
+
+def test_what_the_hub_could_not_be_asked_for_is_said(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "config.json").write_bytes(CONFIG)
+
+    def beside(model: str, name: str) -> str | None:
+        raise ConnectionError(name)
+
+    monkeypatch.setattr(hub_config, "_fetch", lambda name: str(tmp_path / "config.json"))
+    monkeypatch.setattr(hub_config, "_fetch_beside", beside)
+    found = config.read_files(hub_config.read_files("owner/name"))
+    said = next(str(one) for one in found.warnings if one.key == "size.warn_unasked")
+    assert all(name in said for name in hub_config.BESIDE) and found.file_bytes is None

@@ -49,6 +49,9 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--block-size", type=int, metavar="N", help="tokens in a block or page")
     add("--batched-tokens", type=int, metavar="N", help="tokens in one forward")
     add("--draft-layers", action="store_true", help="multi-token-prediction layers too")
+    add("--draft-tokens", type=int, default=0, metavar="N", help="drafted in each step")
+    add("--prefix-caching", action="store_true", help="vLLM: prefixes of states are kept too")
+    add("--unified", action="store_true", help="llama.cpp: one cache for all sequences (-kvu)")
     add("--gpu", metavar="NAME", help="a device of the table; ? lists them")
     add("--memory-gib", type=float, metavar="N", help="a device's memory instead of --gpu")
     add("--utilization", type=float, metavar="SHARE", help="share of it that may be used")
@@ -81,6 +84,9 @@ def run(args: argparse.Namespace) -> int:
         block_len=args.block_size,
         batched_tokens=args.batched_tokens,
         draft_layers=args.draft_layers,
+        num_draft_tokens=args.draft_tokens,
+        state_blocks=2 if args.prefix_caching else 1,
+        unified=args.unified,
         utilization=args.utilization,
         gpu=args.gpu,
         memory_bytes=_memory(args),

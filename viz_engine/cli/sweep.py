@@ -23,7 +23,8 @@ from viz_engine.run.codec import settings_to_dict
 from viz_engine.run.command import QUESTIONS, label_of
 from viz_engine.run.events import RunSettings
 from viz_engine.run.experiment import ExperimentLog
-from viz_engine.run.log import RunLog, what_is
+from viz_engine.run.files import what_is
+from viz_engine.run.log import RunLog
 from viz_engine.run.members import SETTINGS
 from viz_engine.run.sweep import SweepSettings, values_of
 from viz_engine.text import Message, UserError

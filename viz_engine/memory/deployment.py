@@ -191,6 +191,12 @@ def check_settings(model: ModelConfig, settings: Settings) -> None:
             )
     if settings.engine not in ENGINES:
         raise UserError("error.size_engine", name=settings.engine[:40], known=", ".join(ENGINES))
+    for key, given, engine in (
+        ("unified", settings.unified, "llama.cpp"),
+        ("state_blocks", settings.state_blocks > 1, "vllm"),
+    ):
+        if given and settings.engine != engine:
+            raise UserError("error.size_only", key=key, engine=engine)
     share = settings.utilization
     if share is not None and not 0 < share <= 1:
         raise UserError("error.size_share", value=str(share)[:40])

@@ -128,7 +128,7 @@ class ModelConfig:
         return next((d for d in self.derivations if d.field == field), None)
 
 
-def read_files(files: Mapping[str, bytes], *, name: str = "") -> ModelConfig:
+def read_files(files: Mapping[str, bytes | None], *, name: str = "") -> ModelConfig:
     """The model that several files describe: config.json, or the only JSON file that is of no
     other kind, and what lies beside it (`released.py`). Raises UserError."""
     others = (released.QUANTIZATION, "generation_config.json", "tokenizer_config.json")
@@ -181,6 +181,9 @@ def read(
         own = formats.weight_bits("auto", dtype)
         stated = None if stored or unknown or described else round(beside.num_bytes * 8 / own)
         _compare_files(keys, beside, described, own, warnings)
+    if beside.unasked:
+        params = {"names": ", ".join(beside.unasked)}
+        warnings.append(Message(key="size.warn_unasked", params=params))
     if described is None and beside.num_bytes is None:
         warnings.append(Message(key="size.warn_weights", params={"model_type": model_type or "?"}))
     if keys.flag("is_decoder") is False and model_type in layer_kinds.ENCODERS:

@@ -35,16 +35,20 @@ def read_text(model: str) -> str:
     return _read(Path(_fetch(name)))
 
 
-def read_files(model: str) -> dict[str, bytes]:
+def read_files(model: str) -> dict[str, bytes | None]:
     """As `read_text`, with what the folder or the hub has beside it: see `read_folder`. Of the hub
-    the index of several weight files, not the weights."""
+    the index of several weight files, not the weights; None for a file that could not be asked
+    for."""
     text = read_text(model)
     if folder := _folder(model.strip()):
         return read_folder(folder)
-    found = {released.CONFIG: text.encode()}
+    found: dict[str, bytes | None] = {released.CONFIG: text.encode()}
     for name in BESIDE:
-        if path := _fetch_beside(model.strip(), name):
-            found |= _small(Path(path), name)
+        try:
+            if path := _fetch_beside(model.strip(), name):
+                found |= _small(Path(path), name)
+        except ConnectionError:
+            found[name] = None
     return found
 
 
@@ -112,10 +116,16 @@ def _fetch(name: str) -> str:
 
 
 def _fetch_beside(model: str, name: str) -> str | None:
-    """A file that need not be on the hub."""
+    """A file that need not be on the hub, None where it is not. Raises ConnectionError where that
+    cannot be known."""
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
         return hf_hub_download(model, name, etag_timeout=TIMEOUT_S)
-    except Exception:  # most models have neither
+    except LocalEntryNotFoundError as error:  # offline, and never fetched
+        raise ConnectionError(name) from error
+    except EntryNotFoundError:  # most models have neither
         return None
+    except Exception as error:  # a proxy's page, a limit of the hub
+        raise ConnectionError(name) from error

@@ -29,14 +29,18 @@ class Released:
     quantization: Mapping[str, object] | None = None
     num_bytes: int | None = None
     source: str = ""
+    unasked: tuple[str, ...] = ()  # files that may be there
 
 
-def read(files: Mapping[str, bytes]) -> Released:
+def read(files: Mapping[str, bytes | None]) -> Released:
     """What `files` say, by name; of a safetensors file its beginning is enough. Raises UserError
     where one of them is not what its name says."""
     quantization, num_bytes, source = None, None, ""
     headers = {}
+    unasked = tuple(name for name, data in files.items() if data is None)
     for name, data in files.items():
+        if data is None:
+            continue
         if name == QUANTIZATION:
             quantization = _quantization(data)
         elif name.endswith(INDEX):
@@ -45,7 +49,7 @@ def read(files: Mapping[str, bytes]) -> Released:
             headers[name] = _tensor_bytes(name, data)
     if num_bytes is None and headers:
         num_bytes, source = sum(headers.values()), ", ".join(headers)[:200]
-    return Released(quantization=quantization, num_bytes=num_bytes, source=source)
+    return Released(quantization=quantization, num_bytes=num_bytes, source=source, unasked=unasked)
 
 
 def _quantization(data: bytes) -> Mapping[str, object] | None:
