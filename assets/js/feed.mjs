@@ -59,6 +59,7 @@ export function openFeed({ runId, language, next, handle, onLost, onState, base 
       if (closed) return;
       if (event.code === 4404) onState("gone");
       else if (event.code === 4413) snapshot(); // more than one message takes
+      else if (event.code === 4429) timer = setTimeout(snapshot, 5000); // too many watch: ask now and then
       else retry();
     };
   }

@@ -21,7 +21,8 @@ from viz_engine.run.experiment import (
     MemberStarted,
     PrefixChanged,
 )
-from viz_engine.run.log import LogError, RunLog
+from viz_engine.run.files import LogError
+from viz_engine.run.log import RunLog
 from viz_engine.run.race import LANES
 from viz_engine.text import UserError
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.records import finished, started, step
-from viz_engine.run import log
+from viz_engine.run import files
 from viz_engine.run.codec import from_line, settings_from_dict, settings_to_dict, to_line
 from viz_engine.run.events import (
     AttentionSample,
@@ -21,7 +21,8 @@ from viz_engine.run.events import (
     StepFinished,
     Telemetry,
 )
-from viz_engine.run.log import LogError, RunLog
+from viz_engine.run.files import LogError
+from viz_engine.run.log import RunLog
 from viz_engine.text import Message, UserError
 
 KEPT = KeptCells(step=0, sequence=0, first=0, stop=2, kept=bytes((0b0111,)))
@@ -286,7 +287,7 @@ def test_a_foreign_file_is_refused_with_its_line(data: bytes, why: str) -> None:
 
 
 def test_a_huge_file_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 10)
     with pytest.raises(UserError, match="MiB"):
         RunLog.read(bytes(11))
 

@@ -25,7 +25,7 @@ from viz_engine.run.experiment import (
     name_of,
     to_line,
 )
-from viz_engine.run.log import LogError, what_is
+from viz_engine.run.files import LogError, what_is
 from viz_engine.run.members import changed
 from viz_engine.run.race import RaceSettings
 from viz_engine.run.sweep import SweepSettings, check_sweep

@@ -11,7 +11,8 @@ from tests.support.records import finished, started, step
 from tests.support.specs import TOY as SPEC
 from viz_engine.run import cost
 from viz_engine.run.events import KeptCells, KVSample, RunSettings, RunStarted, StepFinished
-from viz_engine.run.log import LogError, RunLog
+from viz_engine.run.files import LogError
+from viz_engine.run.log import RunLog
 
 SETTINGS = RunSettings(model="toy", prompts=("a",), dtype="float32", device="cpu")
 NUM_CELLS = SPEC.num_columns

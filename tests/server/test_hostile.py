@@ -186,7 +186,7 @@ def test_the_pieces_of_a_frame_are_its_text(num_chars: int) -> None:
     run = World().registry.add_log(recorded(steps=30, samples=True))
     frame = run.read(3, "zh")
     pieces = list(frame.pieces(num_chars))
-    assert "".join(pieces) == frame.text and len(frame.text) == frame.num_chars
+    assert "".join(pieces) == frame.text
     assert max(map(len, pieces)) <= num_chars
 
 
@@ -213,6 +213,8 @@ def test_a_file_of_too_many_layers_and_steps_is_refused_before_it_is_worked_out(
     head, lines = head_and_steps(600)
     head["spec"]["layers"] = head["spec"]["layers"][:1] * 2000
     assert "layers × steps" in refusal(file_of(head, lines))
+    hidden = [line.replace("step_finished", "step\\u005ffinished") for line in lines]
+    assert "layers × steps" in refusal(file_of(head, hidden))
     head["spec"]["layers"] = head["spec"]["layers"][:128]
     assert len(RunLog.read(file_of(head, lines)).steps) == 600
 
@@ -312,10 +314,11 @@ def test_a_page_gives_a_browser_one_cookie_and_other_files_none() -> None:
 @pytest.mark.parametrize(
     "address, client",
     [
-        ("203.0.113.7", "203.0.113.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("9.9.9.9", "9.9.9.9"),
+        ("2620:fe:1:2:3:4:5:6", "2620:fe:1:2::/64"),
+        ("::ffff:9.9.9.9", "9.9.9.9"),
         ("127.0.0.1", None),
+        ("10.0.0.3", None),  # a router's network, a proxy
         ("::1", None),
         ("testclient", None),
         (None, None),

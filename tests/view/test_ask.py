@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from viz_engine.run.events import RunSettings
-from viz_engine.run.log import MAX_FILE_BYTES
+from viz_engine.run.files import MAX_FILE_BYTES
+from viz_engine.server.runs import Run
 from viz_engine.text import Message, UserError
 from viz_engine.view import ask
 from viz_engine.view import page as view_page
@@ -88,3 +89,28 @@ def test_a_size_or_type_that_no_box_offers_is_not_taken(boxes: ask.Ask) -> None:
 def test_no_name_of_a_model_is_the_default(boxes: ask.Ask) -> None:
     boxes.take(replace(SETTINGS, model="  "))
     assert boxes.chosen().model == ask.MODEL["model"]
+
+
+@pytest.mark.parametrize(
+    ("started_by", "opened_by", "gone", "may_stop"),
+    [
+        ("mine", "mine", True, True),  # reloaded
+        ("mine", "mine", False, False),  # a second tab
+        ("mine", "other", True, False),  # whoever has the link
+        ("mine", None, True, False),
+        (None, None, True, False),
+    ],
+)
+def test_a_run_in_progress_is_stopped_by_the_browser_that_started_it(
+    started_by: str | None,
+    opened_by: str | None,
+    gone: bool,
+    may_stop: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ask.server_registry, "session_alive", lambda session_id: not gone)
+    run = Run("run", RunSettings(model="m", prompts=("a",)), "first", browser=started_by)
+    page = types.SimpleNamespace(browser=opened_by, session_id="second")
+    shown = types.SimpleNamespace(page=page)
+    assert ask.Ask.progress(shown, run) == (False, may_stop)
+    assert run.session_id == ("second" if may_stop else "first")

@@ -19,7 +19,8 @@ from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.codec import settings_from_dict
 from viz_engine.run.events import KINDS as RUN_KINDS
 from viz_engine.run.events import MAGNITUDE_SCALE, Event, RunSettings, RunStarted, StepFinished
-from viz_engine.run.log import LogError, RunLog, check_first_line, read_into
+from viz_engine.run.files import LogError, check_first_line, read_into
+from viz_engine.run.log import RunLog
 from viz_engine.run.members import Label, Member, Planned, Progress, Standing
 from viz_engine.run.race import RaceSettings
 from viz_engine.run.sweep import SweepSettings

@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from viz_engine.run.events import RunSettings, RunStarted
-from viz_engine.run.log import LogError
+from viz_engine.run.files import LogError
 from viz_engine.run.members import Label, Planned, changed
 from viz_engine.text import UserError
 

@@ -34,7 +34,8 @@ class InPieces:
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
             try:
-                await asyncio.wait_for(send(message), self.stall_s)
+                async with asyncio.timeout(self.stall_s):
+                    await send(message)
             except TimeoutError:
                 _abort(send)
                 raise WebSocketDisconnect(1006) from None
@@ -65,7 +66,8 @@ class _Answer:
         if self.stalled:
             return
         try:
-            await asyncio.wait_for(self.send(message), self.stall_s)
+            async with asyncio.timeout(self.stall_s):
+                await self.send(message)
         except TimeoutError:
             self.stalled = True
 

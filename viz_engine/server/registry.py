@@ -266,9 +266,10 @@ class Registry:
 
     def _evict(self) -> None:
         """Forget finished runs while there are too many or they hold too much: of the client that
-        holds the most, the one used longest ago that nobody watches."""
+        holds the most, the one used longest ago that nobody watches. The newest stays: it is about
+        to be shown."""
         kept = [run for run in self._runs.values() if run.finished]
-        loose = [run for run in kept if not run.num_subscribers]
+        loose = [run for run in kept[:-1] if not run.num_subscribers]
         num, size = len(kept), sum(run.num_bytes for run in kept)
         while loose and (num > self.limits.kept_runs or size > self.limits.kept_mib * 2**20):
             weight = Counter()

@@ -120,7 +120,8 @@ async def _socket(socket: WebSocket) -> None:
 async def _feed(socket: WebSocket, runs: Registry, run: Run, first: int) -> None:
     """Send frames until the run has ended or the client has gone."""
     loop, wake, language = asyncio.get_running_loop(), asyncio.Event(), _language(socket)
-    client = visitors.client_of(socket.client.host if socket.client else None)
+    address = socket.client.host if socket.client else None
+    client = visitors.client_of(address) or visitors.browser_of(socket.cookies)
     gone: list[int] = []  # the code to close with, once there is one
 
     def changed() -> None:
@@ -147,7 +148,7 @@ async def _feed(socket: WebSocket, runs: Registry, run: Run, first: int) -> None
         while not done and not gone:
             wake.clear()
             frame = run.read(first, language)
-            if frame.num_chars > MAX_MESSAGE:
+            if frame.is_above(MAX_MESSAGE):
                 gone.append(TOO_MUCH)
                 break
             await socket.send_text(frame.text)

@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import chain
 from sys import getsizeof
 
 from viz_engine.model.formats import element_bytes
@@ -21,6 +20,7 @@ from viz_engine.run.log import RunLog
 from viz_engine.text import Message
 
 PROGRESS_NS = 500_000_000  # between words about an experiment that is on
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 BESIDE_BYTES = 1024  # of a step: its predicted cost by name, its columns
 COST_FIELDS = (*(f.name for f in fields(cost.StepCost)), "flops")
 
@@ -175,7 +175,7 @@ class Run:
             done_before = (len(self.sizes), len(self.predicted))
             starts, steps = self._num_before[first] if lines else done_before
             message = self.note if done else self.message
-            header = {
+            told = {
                 "first": first,
                 "count": len(lines),
                 "status": {
@@ -185,11 +185,13 @@ class Run:
                     "fraction": self.fraction,
                 },
                 "error": self.error.text(language) if self.error else None,
+            }
+            made = {
                 "sizes": self.sizes[starts:],
                 "columns": self.columns[steps:],
                 "predicted": self.predicted[steps:],
             }
-        return Frame(json.dumps(header, separators=(",", ":")), lines, stop, done)
+        return Frame(told, made, lines, stop, done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,24 +205,39 @@ class Frame:
     `flops_without_cache`. An entry is None where there is no basis.
     """
 
-    head: str
+    told: Mapping[str, object]
+    made: Mapping[str, Sequence[object]]  # of the lines
     lines: Sequence[str]
     stop: int  # the event after the last
     done: bool  # nothing more comes
 
     @property
     def text(self) -> str:
-        return "\n".join((self.head, *self.lines))
+        return "".join(self._parts())
 
-    @property
-    def num_chars(self) -> int:
-        return len(self.head) + sum(map(len, self.lines)) + len(self.lines)
+    def is_above(self, num_chars: int) -> bool:
+        """Whether the text is longer, told without making it: what is made of a step is below
+        `BESIDE_BYTES`."""
+        made = sum(map(len, self.made.values())) * BESIDE_BYTES
+        return sum(map(len, self.lines)) + made > num_chars
+
+    def _parts(self) -> Iterator[str]:
+        """The text a little at a time."""
+        yield _ENCODER.encode(self.told)[:-1]
+        for name, values in self.made.items():
+            yield f',"{name}":['
+            for number, value in enumerate(values):
+                yield ("," if number else "") + _ENCODER.encode(value)
+            yield "]"
+        yield "}"
+        for line in self.lines:
+            yield f"\n{line}"
 
     def pieces(self, num_chars: int) -> Iterator[str]:
         """The text in pieces of at most `num_chars`, none of them made before it is asked for."""
         held: list[str] = []
         size = 0
-        for text in chain([self.head], (f"\n{line}" for line in self.lines)):
+        for text in self._parts():
             held.append(text)
             size += len(text)
             if size >= num_chars:

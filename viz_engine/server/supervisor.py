@@ -20,7 +20,8 @@ from viz_engine.run import protocol
 from viz_engine.run.codec import settings_to_dict
 from viz_engine.run.events import Event, RunSettings, RunStarted, StepFinished
 from viz_engine.run.experiment import ExperimentLog, Settings, name_of
-from viz_engine.run.log import LogError, RunLog
+from viz_engine.run.files import LogError
+from viz_engine.run.log import RunLog
 from viz_engine.run.protocol import (
     Cancel,
     Done,

@@ -2,7 +2,7 @@
 
 A run's id is in its link, which is there to be shared, so that it cannot say who may stop the run:
 the cookie can, which no page shows and no link carries. The address says whose turn it is and how
-many sockets are whose; a visitor without one (on the server's own machine) counts as a browser.
+many sockets are whose; where that tells nothing, a browser counts as a client.
 
 Try it: `streamlit run app.py`, then `curl -si localhost:8501/ | grep -i cookie`
 """
@@ -57,14 +57,15 @@ def browser_of(cookies: Mapping[str, object]) -> str | None:
 
 def client_of(address: str | None) -> str | None:
     """Whom an address stands for: itself, of IPv6 the 64 bits that one household or machine is
-    given; None on the server's own machine and where there is none."""
+    given. None for one that is not on the internet: this machine's, a network's behind a router, a
+    proxy's that stands for everybody."""
     try:
         found = ipaddress.ip_address(address or "")
     except ValueError:
         return None
     if found.version == 6:
         found = found.ipv4_mapped or found
-    if found.is_loopback:
+    if not found.is_global:
         return None
     if found.version == 4:
         return str(found)

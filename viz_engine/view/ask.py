@@ -22,7 +22,8 @@ from viz_engine.model.tokenizer import tokenizer_of
 from viz_engine.numbers import grouped
 from viz_engine.run.events import RunSettings
 from viz_engine.run.experiment import ExperimentLog, Settings
-from viz_engine.run.log import MAX_FILE_BYTES, RunLog
+from viz_engine.run.files import MAX_FILE_BYTES
+from viz_engine.run.log import RunLog
 from viz_engine.server import recorded
 from viz_engine.server import registry as server_registry
 from viz_engine.server.runs import Run
