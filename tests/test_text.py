@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from viz_engine.paths import ROOT
-from viz_engine.text import LOCALES, Message, UserError, strings, t
+from viz_engine.text import JOINER, LOCALES, Message, UserError, plain, strings, t
 
 SOURCES = [
     *(ROOT / "viz_engine").rglob("*.py"),
@@ -85,3 +85,10 @@ def test_an_unknown_language_reads_as_english() -> None:
 
 def test_a_user_error_is_its_sentence() -> None:
     assert "12" in str(UserError("error.file_at_line", line=12, reason="x"))
+
+
+@pytest.mark.parametrize("live", [":material/x:", ":smile:", "https://x.example", "www.x.example"])
+def test_plain_text_holds_nothing_that_streamlit_makes_an_icon_or_a_link_of(live: str) -> None:
+    read = re.sub(r"\\(.)", r"\1", plain(f"a {live} b"))
+    assert live not in read and read.replace(JOINER, "") == f"a {live} b"
+    assert JOINER not in plain("at 3 @ 4, 5: six")

@@ -7,6 +7,7 @@ Try it: `python -c "from viz_engine.text import t; print(t('live.generate', 'zh'
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -80,6 +81,13 @@ def whole_characters(value: object) -> object:
 MARKDOWN = "\\`*_{}[]()<>#+-.!|~$:&"
 
 
+# What Streamlit makes an icon, a link or an address of in text that is escaped too: `:name`,
+# `scheme://`, `www.`, `a@b`. A word joiner, which nobody sees, keeps the two sides apart.
+JOINER = "\u2060"
+_LIVE = re.compile(r":(?=[\w/+-])|www(?=\.)|@(?=\w)", re.IGNORECASE)
+
+
 def plain(text: str) -> str:
     """Text as text in a place that reads Markdown."""
-    return "".join(f"\\{char}" if char in MARKDOWN else char for char in text)
+    apart = _LIVE.sub(lambda found: found[0] + JOINER, text)
+    return "".join(f"\\{char}" if char in MARKDOWN else char for char in apart)

@@ -1,11 +1,13 @@
 """The live page as a visitor uses it: a real browser, a real server, the default model."""
 
+import json
 import re
 from pathlib import Path
 
 from tests.support.server import Server
 from tests.support.visit import Visit
 from viz_engine.run.log import RunLog
+from viz_engine.server.recorded import FOLDER
 
 OURS = re.compile(r"(https?|wss?)://127\.0\.0\.1|data:|blob:")
 
@@ -143,6 +145,36 @@ def test_a_downloaded_run_opens_again_equal(visit: Visit, tmp_path: Path) -> Non
     visit.page.locator('input[type="file"]').set_input_files(path)
     visit.wait(lambda: visit.run_id != before)
     visit.wait(lambda: int(visit.data("events") or 0) == len(log_of(visit)))
+
+
+# What Streamlit makes an icon, a link, an address, a formula, a colour or a picture of.
+LIVE = (
+    ":material/delete: :smile: :red[r] [x](https://evil.example/a) https://evil.example "
+    "www.evil.example a@evil.example $x^2$ <b>b</b> ![i](https://evil.example/i.png)"
+)
+DRAWN = """() => [...document.querySelectorAll('a, img, b, .katex, [role=img]')]
+  .filter((node) => /evil/.test(node.href ?? node.src ?? '') || /^delete|^b$/.test(node.textContent)
+    || node.className === 'katex').map((node) => node.outerHTML)"""
+
+
+def test_icons_and_links_from_a_file_are_drawn_as_text(visit: Visit, tmp_path: Path) -> None:
+    head, *lines = (FOLDER / "runs" / "2-chat.jsonl").read_text(encoding="utf-8").splitlines()
+    started = json.loads(head)
+    hardware = started["hardware"]
+    started["hardware"] = {k: LIVE if isinstance(v, str) else v for k, v in hardware.items()}
+    started["versions"] = dict.fromkeys(started["versions"], LIVE)
+    started["settings"] |= {"model": LIVE, "prompts": [LIVE]}
+    started["spec"] |= {"name": LIVE, "model_type": LIVE}
+    path = tmp_path / "run.jsonl"
+    path.write_text("\n".join([json.dumps(started), *lines]), encoding="utf-8")
+    visit.open()
+    before = visit.run_id
+    visit.page.get_by_role("button", name="Runs").click()
+    visit.page.locator('input[type="file"]').set_input_files(path)
+    visit.wait(lambda: visit.run_id != before)
+    visit.page.get_by_text(re.compile("material/delete")).last.wait_for(timeout=20_000)
+    assert visit.page.evaluate(DRAWN) == []
+    assert not any("evil" in url for url in visit.requests)
 
 
 def test_the_fallback_transport_shows_the_same_run(visit: Visit) -> None:

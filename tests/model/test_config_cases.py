@@ -135,7 +135,7 @@ def named(extra: dict, key: str = "size.warn_layer_list") -> str:
     ],
 )
 def test_a_list_with_an_entry_per_layer_that_is_not_understood_is_named(extra: dict) -> None:
-    assert "new_kinds`" in named(extra)
+    assert "new_kinds”" in named(extra)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 from streamlit.testing.v1 import AppTest
 
 from viz_engine.paths import ROOT
+from viz_engine.text import JOINER
 
 
 def opened(name: str, **query: str) -> AppTest:
@@ -34,8 +35,8 @@ def captions(test: AppTest) -> str:
 
 
 def read(markdown: str) -> str:
-    """Text as a browser shows it: a backslash before a character is not seen."""
-    return re.sub(r"\\(.)", r"\1", markdown).replace("\u202f", "")
+    """Text as a browser shows it: a backslash before a character is not seen, nor a joiner."""
+    return re.sub(r"\\(.)", r"\1", markdown).replace("\u202f", "").replace(JOINER, "")
 
 
 def view(test: AppTest) -> dict:

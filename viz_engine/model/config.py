@@ -195,7 +195,7 @@ def read(
         params = {"fields": left_out, "model_type": keys.model_type}
         warnings.append(Message(key="size.warn_default", params=params))
     if unread := layer_lists.unread(keys, whole, len(kinds), num_draft):
-        params = {"keys": ", ".join(f"`{name}`" for name in unread)[:300]}
+        params = {"keys": ", ".join(f"“{name}”" for name in unread)[:300]}
         warnings.append(Message(key="size.warn_layer_list", params=params))
     found = ModelConfig(
         name=name or str(whole.get("_name_or_path") or model_type or "config.json")[:100],
