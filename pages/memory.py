@@ -104,6 +104,9 @@ def precision(found: Estimate) -> None:
         return
     st.html(tables.precision_table(found, say, page.language))
     st.caption(f"{say('mem.precision_note')} {plain(tables.precision_picture(say))}")
+    settings = found.choice.settings
+    if settings.engine == "vllm" or settings.tp * settings.pp > 1:
+        st.caption(say("mem.precision_each"))
 
 
 def change(found: Estimate) -> None:

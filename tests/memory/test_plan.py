@@ -316,3 +316,22 @@ def test_key_and_value_formats_apart() -> None:
 
 def test_a_million_tokens_of_ten_million_are_computed() -> None:
     assert bytes_of(config.preset("llama-3.1-8b"), context_len=10_000_000) == 10_000_000 * 131072
+
+
+def test_a_mix_of_a_gguf_counts_the_tables_once() -> None:
+    """Its bits are the mean of the whole file: Llama-3.1-8B's Q4_K_M is one of 4 920 734 272 bytes
+    (bartowski/Meta-Llama-3.1-8B-Instruct-GGUF)."""
+    made = config.preset("llama-3.1-8b")
+    for engine in ("exact", "llama.cpp", "vllm"):
+        asked = Settings(context_len=1, engine=engine, weight_format="q4_k_m")
+        held = plan.plan(made, asked).part("weights").num_bytes
+        assert held == pytest.approx(4_920_734_272, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["fp8", "int4", "bf16"])
+def test_the_formula_of_the_weights_gives_the_number_beside_it(name: str) -> None:
+    asked = Settings(context_len=1, engine="vllm", weight_format=name)
+    part = plan.plan(config.preset("llama-3.1-8b"), asked).part("weights")
+    said = {k: float(str(v).replace(",", "")) for k, v in part.formula.params.items()}
+    bits = said["parameters"] * said["bits"] + said.get("others", 0) * said.get("own", 0)
+    assert bits / 8 == pytest.approx(part.num_bytes, rel=0.01)

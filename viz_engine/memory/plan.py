@@ -25,7 +25,7 @@ from viz_engine.memory.deployment import MAX_CONTEXT, MAX_SEQUENCES, Deployment,
 from viz_engine.memory.reserve import KindRow
 from viz_engine.model import weights
 from viz_engine.model.config import ModelConfig
-from viz_engine.model.formats import FORMATS, is_auto, weight_bits
+from viz_engine.model.formats import FORMATS, is_auto, is_mix, weight_bits
 from viz_engine.numbers import grouped, mib
 from viz_engine.run import cost
 from viz_engine.text import Message, UserError
@@ -293,9 +293,14 @@ def _weights_part(served: Deployment) -> Part:
     if model.weights is None or asked:
         total = round(num * mean / 8 / tp / pp)
     elif served.engine == "vllm":
-        groups = _stage_weights(model, pp)
+        groups, mix = _stage_weights(model, pp), is_mix(name)
+        wide = 0 if stored or mix else sum(g.num_weights for g in model.weights if g.stays_wide)
+        if wide and bits < 16:
+            params |= {"parameters": f"{num - wide:,}", "others": f"{wide:,}", "own": "16"}
+            key = "size.formula_weights_stored"
         key = VLLM_FORMULA[key]
-        total = weights.allocated_bytes(groups, bits, tp, model.rope_cache_numbers, stored=stored)
+        rope = model.rope_cache_numbers
+        total = weights.allocated_bytes(groups, bits, tp, rope, stored=stored, mix=mix)
     else:
         total = weights.rank_bytes(_stage_weights(model, pp), bits, tp, stored=stored)
     return _exact("weights", total, Message(key=key, params=params | {"total": f"{total:,}"}))

@@ -15,12 +15,14 @@ from viz_engine.text import UserError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberFormat:
     """`num_bytes` hold `num_values` numbers of a cache, block scales included; 0 where no cache is
-    kept in the format. `weight_bits`: of a weight, scales included; None where none is."""
+    kept in the format. `weight_bits`: of a weight, scales included; None where none is. `is_mix`:
+    they are the mean of a whole file, its tables and norms among them."""
 
     num_bytes: int = 0
     num_values: int = 1
     head_scale_bytes: int = 0  # beside them, once a token and head
     weight_bits: float | None = None
+    is_mix: bool = False
 
     @property
     def bits(self) -> float:
@@ -53,22 +55,22 @@ FORMATS = {
     "gptq": NumberFormat(weight_bits=4 + 20 / 128),
     "nvfp4": NumberFormat(num_bytes=9, num_values=16, weight_bits=4.5),
     "mxfp4": NumberFormat(num_bytes=17, num_values=32, weight_bits=4.25),
-    "q8_0": NumberFormat(num_bytes=34, num_values=32, weight_bits=8.5),
-    "q6_k": NumberFormat(weight_bits=6.56),
-    "q5_k_m": NumberFormat(weight_bits=5.70),
-    "q5_k_s": NumberFormat(weight_bits=5.57),
+    "q8_0": NumberFormat(num_bytes=34, num_values=32, weight_bits=8.5, is_mix=True),
+    "q6_k": NumberFormat(weight_bits=6.56, is_mix=True),
+    "q5_k_m": NumberFormat(weight_bits=5.70, is_mix=True),
+    "q5_k_s": NumberFormat(weight_bits=5.57, is_mix=True),
     "q5_1": NumberFormat(num_bytes=24, num_values=32),
     "q5_0": NumberFormat(num_bytes=22, num_values=32),
-    "q4_k_m": NumberFormat(weight_bits=4.89),
-    "q4_k_s": NumberFormat(weight_bits=4.67),
+    "q4_k_m": NumberFormat(weight_bits=4.89, is_mix=True),
+    "q4_k_s": NumberFormat(weight_bits=4.67, is_mix=True),
     "q4_1": NumberFormat(num_bytes=20, num_values=32),
-    "q4_0": NumberFormat(num_bytes=18, num_values=32, weight_bits=4.66),
+    "q4_0": NumberFormat(num_bytes=18, num_values=32, weight_bits=4.66, is_mix=True),
     "iq4_nl": NumberFormat(num_bytes=18, num_values=32),
-    "iq4_xs": NumberFormat(weight_bits=4.46),
-    "q3_k_m": NumberFormat(weight_bits=4.00),
-    "q2_k": NumberFormat(weight_bits=3.16),
-    "iq2_xs": NumberFormat(weight_bits=2.59),
-    "iq1_m": NumberFormat(weight_bits=2.15),
+    "iq4_xs": NumberFormat(weight_bits=4.46, is_mix=True),
+    "q3_k_m": NumberFormat(weight_bits=4.00, is_mix=True),
+    "q2_k": NumberFormat(weight_bits=3.16, is_mix=True),
+    "iq2_xs": NumberFormat(weight_bits=2.59, is_mix=True),
+    "iq1_m": NumberFormat(weight_bits=2.15, is_mix=True),
 }
 WEIGHTS = tuple(name for name, found in FORMATS.items() if found.weight_bits is not None)
 # In the order in which a page offers them.
@@ -121,6 +123,11 @@ def weight_bits(name: str, dtype: str) -> float:
     if not 0.1 <= bits <= 64:
         raise UserError("error.size_format", name=name[:40], known=", ".join(WEIGHTS))
     return bits
+
+
+def is_mix(name: str) -> bool:
+    """Whether the bits of a weight format are the mean of a whole file: nothing is kept wider."""
+    return not is_auto(name) and FORMATS[_canonical(name)].is_mix
 
 
 def is_auto(name: str) -> bool:

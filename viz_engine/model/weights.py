@@ -47,15 +47,17 @@ def allocated_bytes(
     rope_cache_numbers: int = 0,
     *,
     stored: bool = False,
+    mix: bool = False,
 ) -> int:
     """What torch's allocator counts for them, and for the rotary table of 16-bit cos and sin: what
     vLLM prints as "Model loading took". Tables, routers, norms and biases stay in 16 bits where
-    the rest is quantised; `stored` as in `rank_bytes`. Tensors are rounded to 512 bytes; one of
+    the rest is quantised, unless `bits` are the mean of a `mix` that counts them in already;
+    `stored` as in `rank_bytes`. Tensors are rounded to 512 bytes; one of
     10 MiB and more takes whole segments of 2 MiB unless more than 1 MiB would be left over
     (CUDACachingAllocator: kMinLargeAlloc, kRoundLarge, kSmallSize)."""
     total = _allocated(rope_cache_numbers * 2)
     for group in groups:
-        kept = max(bits, 16.0) if group.stays_wide else bits
+        kept = max(bits, 16.0) if group.stays_wide and not mix else bits
         kept = stored and group.stored_bits or kept
         total += _allocated(round(group.rank_size(tp) * kept / 8)) * group.count
     return total
