@@ -96,8 +96,9 @@ def itl() -> None:
         picture(figure, "itl", say("lat.alt.itl", **words.ends(result, "itl_s")))
     with right:
         split(result, "split")
-    st.html(markup.cards(words.itl_cards(result, tag, say)))
-    st.caption(words.itl_note(result, say))
+    verdict = diagnosis_of(sweeps.beside(result)).decode
+    st.html(markup.cards(words.itl_cards(result, verdict, tag, say)))
+    st.caption(words.itl_note(result, verdict, say, page.language))
 
 
 def split(result: ExperimentLog, name: str) -> None:
@@ -113,7 +114,7 @@ def batch() -> None:
     if (one := found("batch")) is None:
         return
     result, _ = one
-    findings = diagnosis_of([result])
+    findings = diagnosis_of(sweeps.beside(result))
     left, right = st.columns(2, gap="medium")
     with left:
         figure = latency_charts.batch_chart(result, findings, say, page.theme)

@@ -156,6 +156,23 @@ def batch_runs(machine: Machine) -> list[RunLog]:
     ]
 
 
+def test_a_step_is_fitted_as_a_fixed_part_and_a_share_of_the_bandwidth() -> None:
+    machine = Machine(weight_rate=1, kv_rate=0.5, overhead_s=0.004, rate=1e6, noise=0)
+    found = diagnose.phase_verdict(machine.context_sweep(), "decode", CEILINGS).split
+    assert found.fixed_s == pytest.approx(0.004, rel=0.1)
+    assert found.kv_rate == pytest.approx(0.5 * CEILINGS.bandwidth.per_s, rel=0.05)
+    assert found.fit.error < 0.02
+
+
+def test_the_batch_finding_is_that_of_the_sweep_whose_chart_is_shown() -> None:
+    """Runs of another sweep at the same length must not move it."""
+    batch = batch_runs(Machine(noise=0))
+    slower = 2 * batch_runs(Machine(noise=0, overhead_s=3.0))[:2]
+    alone = diagnose.batch_finding(batch)
+    assert diagnose.diagnose([*slower, *batch], CEILINGS, batch).batch == alone
+    assert diagnose.diagnose([*slower, *batch], CEILINGS).batch != alone
+
+
 def test_the_safe_batch_is_the_last_before_itl_climbs() -> None:
     level = diagnose.batch_finding(batch_runs(Machine(overhead_s=2.0, noise=0.01)))
     assert (level.safe_batch, level.knee_batch) == (16, None)

@@ -73,14 +73,6 @@ def test_on_a_machine_at_its_ceilings_prediction_and_measurement_agree() -> None
     assert least + masked == pytest.approx(point.prefill_s.median, rel=1e-3)
 
 
-def test_the_residual_is_a_fixed_part_and_a_share_of_the_bandwidth() -> None:
-    machine = Machine(weight_rate=1, kv_rate=0.5, overhead_s=0.004, rate=1e6, noise=0)
-    found = latency.residual(result(machine.context_sweep(), "itl"))
-    assert found.fixed_s == pytest.approx(0.004, rel=0.1)
-    assert found.share == pytest.approx(0.5, rel=0.05) and found.error < 0.02
-    assert latency.residual(result([], "itl")) is None
-
-
 def test_a_step_that_beats_the_ceilings_is_said() -> None:
     split = DecodeSplit(
         value=64, columns=64, batch=1, weights_s=0.1, kv_s=0, measured_s=0.05, predicted_s=0.1
@@ -92,12 +84,12 @@ def test_a_step_that_beats_the_ceilings_is_said() -> None:
 
 def test_the_parts_of_a_step_add_up() -> None:
     for split in latency.decode_splits(result(Machine().context_sweep(), "itl")):
-        parts = split.weights_s + split.kv_s + split.overhead_s
+        parts = split.weights_s + split.kv_s + split.rest_s
         assert parts == pytest.approx(split.measured_s)
 
 
 def test_kv_overtake_the_weights_where_their_bytes_are_equal() -> None:
-    found = latency.overtake(result(Machine(kv_rate=0.5, rate=1e6).context_sweep(), "itl"))
+    found = latency.overtake(result(Machine(kv_rate=0.5, rate=1e6).context_sweep(), "itl"), 0.5)
     weights = cost.step(
         SPEC, "bfloat16", batch=1, num_new=1, num_columns=1, prompt_columns=1, cached=True
     ).weight_bytes_read
@@ -207,7 +199,7 @@ def test_a_model_that_nobody_knows_is_measured_and_nothing_is_predicted() -> Non
     found = result([unknown(log) for log in Machine().context_sweep()], "itl")
     assert points_of(found)[0].itl_s.median > 0
     assert latency.predicted_ttft_s(found.started, CEILINGS, 64) is None
-    assert latency.prefill_parts(found) is None and latency.overtake(found) is None
+    assert latency.prefill_parts(found) is None and latency.overtake(found, None) is None
     assert latency.decode_splits(found) == []
     assert latency.dots(found) == []
     batches = [unknown(Machine().run(batch, 64, 24, seed)) for batch in (1, 4) for seed in (1, 2)]

@@ -24,6 +24,12 @@ def say(request: pytest.FixtureRequest):
 
 
 TTFT, ITL = Machine().length_sweep(), Machine().context_sweep()
+
+
+def decode_of(runs: list):
+    return diagnose.phase_verdict(runs, "decode", CEILINGS)
+
+
 BATCH = [Machine().run(batch, 256, 16, batch) for batch in (1, 2, 4, 8)]
 
 
@@ -59,7 +65,7 @@ def test_every_number_opens_to_its_formula(say) -> None:
     ttft, itl, batch = result(TTFT), result(ITL, "itl"), result(BATCH, "batch")
     cards = [
         *latency_words.ttft_cards(ttft, "measured", say),
-        *latency_words.itl_cards(itl, "recorded", say),
+        *latency_words.itl_cards(itl, decode_of(ITL), "recorded", say),
         *latency_words.ceiling_cards(CEILINGS, "float32", "measured", say),
         *latency_words.price_cards(latency.token_costs(batch), "measured", say),
     ]
@@ -80,21 +86,23 @@ def test_without_ceilings_what_has_no_basis_is_a_dash(say) -> None:
     itl = result(ITL, "itl")
     itl.findings.clear()
     assert latency.decode_splits(itl) == []
-    assert latency_words.itl_cards(itl, "measured", say)[2].value == "-"
+    unknown = diagnose.phase_verdict(ITL, "decode", None)
+    assert latency_words.itl_cards(itl, unknown, "measured", say)[2].value == "-"
 
 
 def test_one_run_is_enough_to_draw(say) -> None:
     one = result(TTFT[:1])
     assert charts.ttft_chart(one, say, None).data
     assert latency_words.ttft_cards(one, "measured", say)[1].value == "-"
-    assert latency_words.itl_cards(one, "measured", say)
+    assert latency_words.itl_cards(one, decode_of(TTFT[:1]), "measured", say)
 
 
 def test_a_fit_that_takes_more_lengths_says_so(say) -> None:
     ttft = latency_words.ttft_cards(result(TTFT[:1]), "measured", say)
-    itl = latency_words.itl_cards(result(ITL[:1], "itl"), "measured", say)
-    for card, num in ((ttft[1], 3), (itl[1], 2), (itl[3], 3)):
+    itl = latency_words.itl_cards(result(ITL[:1], "itl"), decode_of(ITL[:1]), "measured", say)
+    for card, num in ((ttft[1], 3), (itl[1], 2)):
         assert (card.value, card.note) == ("-", say("lat.needs_lengths", num=num))
+    assert (itl[3].value, itl[3].note) == ("-", say("lat.card.residual.none"))
     assert ttft[5].note == say("lat.by_flops")
 
 
@@ -112,18 +120,23 @@ def test_the_note_on_ttft_says_the_growth_that_the_chart_shows(say) -> None:
     assert latency_words.ttft_note(result(TTFT[:1]), say).count(say("lat.note.ttft_least")) == 1
 
 
-def test_the_note_on_itl_names_the_part_that_is_the_largest(say) -> None:
+def test_the_note_on_itl_gives_the_verdict_of_three_tests(say, request) -> None:
+    language = request.node.callspec.params["say"]
     weights = Machine(noise=0, overhead_s=0, weight_rate=1, rate=1e6)
     slow = Machine(noise=0, overhead_s=0.5)
-    for machine, lead in ((weights, "weights"), (slow, "overhead")):
-        note = latency_words.itl_note(result(machine.context_sweep(), "itl"), say)
-        named = [name for name in ("weights", "kv", "overhead") if say(f"lat.lead.{name}") in note]
-        assert named == [lead]
+    for machine in (weights, slow):
+        runs = machine.context_sweep()
+        verdict = decode_of(runs)
+        note = latency_words.itl_note(result(runs, "itl"), verdict, say, language)
+        assert diagnose.headline(verdict).text(language) in note
+    assert verdict.causes == ("overhead",)
     found = result(ITL, "itl")
     grown = latency.growth(points_of(found), "itl_s")
-    assert f"{grown.times:.2f}" in latency_words.itl_note(found, say)
+    assert f"{grown.times:.2f}" in latency_words.itl_note(found, decode_of(ITL), say, language)
     found.findings.clear()
-    assert say("lat.lead.weights") not in latency_words.itl_note(found, say)
+    unknown = diagnose.phase_verdict(ITL, "decode", None)
+    bare = latency_words.itl_note(found, unknown, say, language)
+    assert diagnose.headline(unknown).text(language) not in bare
 
 
 def test_the_parts_of_ttft_on_its_card_add_up_to_the_fit(say) -> None:

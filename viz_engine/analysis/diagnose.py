@@ -51,6 +51,7 @@ class Verdict:
     unknown: tuple[Message, ...]  # what these runs cannot tell
     next: Message
     why: Message | None = None
+    split: "Split | None" = None  # the fit behind it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +87,14 @@ class Diagnosis:
     memory: MemoryFinding
 
 
-def diagnose(logs: Sequence[RunLog], ceilings: Ceilings | None = None) -> Diagnosis:
+def diagnose(
+    logs: Sequence[RunLog],
+    ceilings: Ceilings | None = None,
+    batch_logs: Sequence[RunLog] | None = None,
+) -> Diagnosis:
     """The findings, whatever the order in which the runs are given. Runs that were cancelled or
-    failed are left out."""
+    failed are left out. `batch_logs`: those of one sweep of the batch, where there is one: its
+    finding is that of its chart."""
     kept = sorted(
         filter(_counts, logs), key=lambda log: (log.started.started_at, log.started.run_id)
     )
@@ -96,7 +102,7 @@ def diagnose(logs: Sequence[RunLog], ceilings: Ceilings | None = None) -> Diagno
         num_runs=len(kept),
         prefill=phase_verdict(kept, "prefill", ceilings),
         decode=phase_verdict(kept, "decode", ceilings),
-        batch=batch_finding(kept),
+        batch=batch_finding(kept if batch_logs is None else [*filter(_counts, batch_logs)]),
         memory=memory_finding(kept),
     )
 
@@ -156,13 +162,13 @@ def phase_verdict(logs: Sequence[RunLog], phase: str, ceilings: Ceilings | None)
     if set(causes) != set(_causes(found.slow_weights)):
         # The weights may be read at the bandwidth, or as slowly as the rows are: it matters here.
         why = Message(key="diagnose.weights_rate")
-        return _abstain(phase, why, found.shares, confidence, evidence)
+        return _abstain(phase, why, found.shares, confidence, evidence, found)
     if not causes:
         why = Message(key="diagnose.no_main")
-        return _abstain(phase, why, found.shares, confidence, evidence)
+        return _abstain(phase, why, found.shares, confidence, evidence, found)
     if confidence < CONFIDENT:
         why = Message(key="diagnose.unsteady", params={"share": f"{confidence:.0%}"})
-        return _abstain(phase, why, found.shares, confidence, evidence)
+        return _abstain(phase, why, found.shares, confidence, evidence, found)
     return Verdict(
         phase=phase,
         causes=causes,
@@ -171,6 +177,7 @@ def phase_verdict(logs: Sequence[RunLog], phase: str, ceilings: Ceilings | None)
         evidence=evidence,
         unknown=tuple(Message(key=f"diagnose.unknown.{cause}") for cause in causes),
         next=Message(key=f"diagnose.next.{causes[0]}_{phase}"),
+        split=found,
     )
 
 
@@ -221,7 +228,7 @@ def _too_little(runs: list[_Run], phase: str) -> Message | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Split:
+class Split:
     """A phase's time in parts: shares, and what the fit came to."""
 
     shares: Mapping[str, float]
@@ -236,7 +243,7 @@ class _Split:
     grown_s: float
 
 
-def _split(runs: list[_Run], phase: str, ceilings: Ceilings, most: float) -> _Split | None:
+def _split(runs: list[_Run], phase: str, ceilings: Ceilings, most: float) -> Split | None:
     """The split, or None where two causes rise and fall together. `most`: FLOPs a second of the
     roof."""
     seen = [one for run in runs for one in run.seen]
@@ -282,7 +289,7 @@ def _split(runs: list[_Run], phase: str, ceilings: Ceilings, most: float) -> _Sp
     if kv_rate is not None and kv_rate < bandwidth and not slow:
         slower = min(weights * bandwidth / kv_rate, line.fixed * num) - weights
     moved = {"bandwidth": slower, "overhead": -slower}
-    return _Split(
+    return Split(
         shares={name: value / total for name, value in seconds.items()},
         slow_weights={
             name: (value + moved.get(name, 0.0)) / total for name, value in seconds.items()
@@ -322,6 +329,7 @@ def _abstain(
     shares: Mapping[str, float],
     confidence: float | None,
     evidence: tuple[Message, ...] = (),
+    split: Split | None = None,
 ) -> Verdict:
     following = {
         "diagnose.no_ceilings": "diagnose.next.ceilings",
@@ -338,11 +346,12 @@ def _abstain(
         unknown=(),
         next=Message(key=following),
         why=why,
+        split=split,
     )
 
 
 def _evidence(
-    found: _Split, phase: str, ceilings: Ceilings, most: float, num_runs: int
+    found: Split, phase: str, ceilings: Ceilings, most: float, num_runs: int
 ) -> list[Message]:
     """The numbers behind a verdict, a sentence each."""
 

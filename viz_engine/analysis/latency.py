@@ -226,7 +226,7 @@ def cross_columns(spec: ModelSpec, chunk_len: int) -> int:
     return high
 
 
-# ---- decode: weights, K/V, overhead --------------------------------------------------------------
+# ---- decode: weights, K/V, the rest --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +242,7 @@ class DecodeSplit:
     predicted_s: float  # least time: FLOPs may take longer than bytes
 
     @property
-    def overhead_s(self) -> float:
+    def rest_s(self) -> float:
         """What the prediction leaves: below 0 where the step beats the ceilings."""
         return self.measured_s - self.weights_s - self.kv_s
 
@@ -283,41 +283,6 @@ def decode_splits(result: ExperimentLog) -> list[DecodeSplit]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Residual:
-    """What the prediction leaves of a decode step, explained: `fixed_s + per_byte x K/V bytes`."""
-
-    fixed_s: float  # of each step
-    kv_per_s: float | None  # bytes/s at which K/V really are read; None: no slower than memory
-    share: float | None  # of the bandwidth
-    error: float  # median of |measured - fit| / measured
-
-
-def residual(result: ExperimentLog) -> Residual | None:
-    """The fit of the residual over all decode steps; None where K/V bytes do not vary."""
-    splits, ceilings = decode_splits(result), result.ceilings
-    if len(splits) < 3 or not fits.varies([one.kv_s for one in splits], 2.0):
-        return None
-    bandwidth = ceilings.bandwidth.per_s
-    line = fits.fit(
-        {"kv": [one.kv_s * bandwidth for one in splits]},
-        [max(one.measured_s - one.weights_s, 1e-9) for one in splits],
-    )
-    if line is None:
-        return None
-    slope = line.slopes["kv"]
-    errors = sorted(
-        abs(one.weights_s + line.at(kv=one.kv_s * bandwidth) - one.measured_s) / one.measured_s
-        for one in splits
-    )
-    return Residual(
-        fixed_s=line.fixed,
-        kv_per_s=1 / slope if slope > 0 else None,
-        share=1 / slope / bandwidth if slope > 0 else None,
-        error=errors[len(errors) // 2],
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Overtake:
     """Where K/V overtake the weights, in columns x sequences: by bytes (predicted) and by time."""
 
@@ -325,8 +290,9 @@ class Overtake:
     by_time: float | None  # with K/V read at the fitted rate
 
 
-def overtake(result: ExperimentLog) -> Overtake | None:
-    """`weight bytes / bytes of a row`. None without a formula."""
+def overtake(result: ExperimentLog, kv_share: float | None) -> Overtake | None:
+    """`weight bytes / bytes of a row`. None without a formula. `kv_share`: of the bandwidth, at
+    which rows were found to be read."""
     started = result.started
     if started is None or started.spec is None:
         return None
@@ -338,11 +304,9 @@ def overtake(result: ExperimentLog) -> Overtake | None:
         return None
     if here.weight_bytes_read is None:
         return None
-    found = residual(result)
-    share = found.share if found is not None else None
     by_bytes = here.weight_bytes_read / row
     # Slower rows overtake earlier; rows that read faster than memory are in a cache.
-    return Overtake(by_bytes=by_bytes, by_time=by_bytes * min(share, 1.0) if share else None)
+    return Overtake(by_bytes=by_bytes, by_time=by_bytes * min(kv_share, 1.0) if kv_share else None)
 
 
 def exceeds(ceilings: Ceilings, splits: Sequence[DecodeSplit]) -> list[int]:

@@ -175,10 +175,13 @@ def _cell(one: points.Spread | None) -> str:
     return f"{one.median * 1e3:.1f} ({one.p10 * 1e3:.1f}-{one.p90 * 1e3:.1f})"
 
 
-def read_logs(files: list[str]) -> tuple[list[RunLog], kept_ceilings.Ceilings | None]:
-    """The runs in files of `sweep` or `record`, and the ceilings that a sweep carries. Raises
-    UserError with the file that cannot be read."""
-    logs, ceilings = [], None
+def read_logs(
+    files: list[str],
+) -> tuple[list[RunLog], kept_ceilings.Ceilings | None, list[RunLog] | None]:
+    """The runs in files of `sweep` or `record`, the ceilings that a sweep carries, and those of
+    the runs that are the first sweep of the batch. Raises UserError with the file that cannot be
+    read."""
+    logs, ceilings, batch = [], None, None
     for name in files:
         try:
             data = Path(name).read_bytes()
@@ -188,17 +191,18 @@ def read_logs(files: list[str]) -> tuple[list[RunLog], kept_ceilings.Ceilings | 
             log = ExperimentLog.read(data, "sweep")
             logs += log.runs()
             ceilings = ceilings or log.ceilings
+            if batch is None and log.settings.what == "batch":
+                batch = log.runs()
         else:
             logs.append(RunLog.read(data))
     if ceilings is None and logs and logs[0].started is not None:
         machine = logs[0].started.hardware
         ceilings = kept_ceilings.load(machine.name, machine.device)
-    return logs, ceilings
+    return logs, ceilings, batch
 
 
 def _diagnose(args: argparse.Namespace) -> int:
-    logs, ceilings = read_logs(args.files)
-    found = diagnose.diagnose(logs, ceilings)
+    found = diagnose.diagnose(*read_logs(args.files))
     print(json.dumps(diagnose.to_dict(found), indent=1) if args.json else diagnose.words(found))
     return 0
 

@@ -195,8 +195,8 @@ def split_chart(result: ExperimentLog, say: Say, theme: str | None) -> charts.Fi
         ),
         Layer(name=say("lat.part.kv"), values=[one.kv_s * 1e3 for one in splits], colour="k"),
         Layer(
-            name=say("lat.part.overhead"),
-            values=[one.overhead_s * 1e3 for one in splits],
+            name=say("lat.part.rest"),
+            values=[one.rest_s * 1e3 for one in splits],
             colour="read",
             pattern="/",
         ),

@@ -51,6 +51,12 @@ class Shown:
         first = self.of(own[0])[0] if own else results[0]
         return [result for result in results if machine(result) == machine(first)]
 
+    def beside(self, result: ExperimentLog) -> list[ExperimentLog]:
+        """Those that a finding on `result` rests on: the ones of Three tests where it is among
+        them, so that no two sections answer one question differently; else it alone."""
+        results = self.alike(self.every())
+        return results if any(one is result for one in results) else [result]
+
     def tag(self, results: list[ExperimentLog]) -> str:
         """How the times of several sweeps are tagged: some may ship, others be made here."""
         tags = {self.of(result.settings.what)[1] for result in results}
@@ -58,13 +64,14 @@ class Shown:
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
-def _diagnosis(_logs: list, _ceilings: object, key: str) -> Diagnosis:
-    return diagnose.diagnose(_logs, _ceilings)
+def _diagnosis(_logs: list, _ceilings: object, _batch: list | None, key: str) -> Diagnosis:
+    return diagnose.diagnose(_logs, _ceilings, _batch)
 
 
 def diagnosis_of(results: list[ExperimentLog]) -> Diagnosis:
     """The findings on all runs of the same machine as the first sweep's."""
     logs = [log for result in results for log in result.runs()]
     ceilings = next((one.ceilings for one in results if one.ceilings), None)
+    batch = next((one.runs() for one in results if one.settings.what == "batch"), None)
     key = "|".join(log.started.run_id for log in logs) + repr(ceilings)
-    return _diagnosis(logs, ceilings, key)
+    return _diagnosis(logs, ceilings, batch, key)

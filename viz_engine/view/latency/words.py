@@ -9,7 +9,8 @@ Try it: tests/view/test_latency_words.py
 import dataclasses
 from collections.abc import Sequence
 
-from viz_engine.analysis import definitions, fits, latency, roofline
+from viz_engine.analysis import definitions, diagnose, fits, latency, roofline
+from viz_engine.analysis.diagnose import Verdict
 from viz_engine.analysis.latency import Growth, PrefillParts, TokenCosts, Turn
 from viz_engine.analysis.points import Point, Spread, points_of
 from viz_engine.memory import devices
@@ -219,8 +220,8 @@ def _ends(one: Spread | None) -> dict[str, str]:
     return {name: ms(value) for name, value in found.items()}
 
 
-def itl_cards(result: ExperimentLog, tag: str, say: Say) -> list[Number]:
-    """What the ITL sweep says in six numbers."""
+def itl_cards(result: ExperimentLog, verdict: Verdict, tag: str, say: Say) -> list[Number]:
+    """What the ITL sweep says in six numbers; the fit of a step is that of the `verdict`."""
     points, splits = points_of(result), latency.decode_splits(result)
     first, last = points[0], points[-1]
     short = first.itl_s.median if first.itl_s else None
@@ -232,7 +233,11 @@ def itl_cards(result: ExperimentLog, tag: str, say: Say) -> list[Number]:
     slope = line.slopes["columns"] if line else None
     end = splits[-1] if splits else None
     start = splits[0] if splits else None
-    found, over = latency.residual(result), latency.overtake(result)
+    found = verdict.split
+    kv_share = None
+    if found is not None and found.kv_rate is not None:
+        kv_share = found.kv_rate / result.ceilings.bandwidth.per_s
+    over = latency.overtake(result, kv_share)
     mbu = (start.weights_s + start.kv_s) / start.measured_s if start else None
     cards = [
         _card(say, "itl", ms(short), tag, "ms", value=grouped(first.value),
@@ -241,13 +246,14 @@ def itl_cards(result: ExperimentLog, tag: str, say: Say) -> list[Number]:
         _card(say, "itl_slope", f"{slope * 1e6:.2f}" if slope is not None else NONE, tag,
               "ms / 1000", fixed=ms(line.fixed if line else None),
               error=f"{line.error:.1%}" if line else NONE, num=len(points)),
-        _card(say, "split", ms(end.overhead_s if end else None), tag, "ms",
+        _card(say, "split", ms(end.rest_s if end else None), tag, "ms",
               weights=ms(end.weights_s if end else None), kv=ms(end.kv_s if end else None),
               measured=ms(end.measured_s if end else None), last=grouped(last.value)),
         _card(say, "residual", ms(found.fixed_s if found else None), tag, "ms",
-              rate=giga(found.kv_per_s if found else None),
-              share=share(found.share if found else None),
-              error=f"{found.error:.1%}" if found else NONE, num=len(splits)),
+              rate=giga(found.kv_rate if found else None), share=share(kv_share),
+              weights=ms(found.weights_s if found else None),
+              error=f"{found.fit.error:.1%}" if found else NONE,
+              num=found.fit.num if found else 0),
         _card(say, "mbu", share(mbu), tag, "", weights=ms(start.weights_s if start else None),
               kv=ms(start.kv_s if start else None),
               measured=ms(start.measured_s if start else None),
@@ -255,25 +261,26 @@ def itl_cards(result: ExperimentLog, tag: str, say: Say) -> list[Number]:
         _card(say, "overtake", grouped(over.by_bytes) if over else NONE, "predicted",
               say("lat.tokens"),
               time=grouped(over.by_time) if over and over.by_time else NONE,
-              share=share(found.share if found else None)),
+              share=share(kv_share)),
     ]  # fmt: skip
     if line is None:
         cards[1] = _unfitted(cards[1], 2, say)
     if found is None and splits:
-        cards[3] = _unfitted(cards[3], 3, say)
+        cards[3] = dataclasses.replace(cards[3], note=say("lat.card.residual.none"), formula="")
     return cards
 
 
-def itl_note(result: ExperimentLog, say: Say) -> str:
-    """What a step spends its time on and how ITL grows, in the numbers of these runs."""
+def itl_note(result: ExperimentLog, verdict: Verdict, say: Say, language: str) -> str:
+    """How long a step's bytes take at the bandwidth, the verdict on all runs, and how ITL grows."""
     said, points = [say("lat.note.itl")], points_of(result)
     splits = latency.decode_splits(result)
     if splits:
         first = splits[0]
-        parts = {"weights": first.weights_s, "kv": first.kv_s, "overhead": first.overhead_s}
+        parts = {"weights": first.weights_s, "kv": first.kv_s, "rest": first.rest_s}
         shares = {name: share(part / first.measured_s) for name, part in parts.items()}
-        lead = say(f"lat.lead.{max(parts, key=parts.get)}")
-        said.append(say("lat.note.itl_parts", first=grouped(first.value), lead=lead, **shares))
+        said.append(say("lat.note.itl_parts", first=grouped(first.value), **shares))
+        verdict_said = diagnose.headline(verdict).text(language)
+        said.append(say("lat.note.itl_verdict", verdict=verdict_said))
     itl, ttft = (latency.growth(points, figure) for figure in ("itl_s", "ttft_s"))
     if itl is not None and ttft is not None:
         said.append(say("lat.note.itl_growth", ttft=f"{ttft.times:.3g}", **_grown(itl)))
