@@ -29,7 +29,7 @@ NICENESS = 10
 ELEMENTS = ("BidiComponent", "Button", "ButtonGroup", "Html", "Slider", "TextArea")
 # Streamlit and the first page would import these while the first visitor waits.
 STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
-OURS = ("viz_engine.view.ask", "viz_engine.view.live.words")
+OURS = ("viz_engine.view.ask", "viz_engine.view.live.words", "viz_engine.view.paste")
 for name in STREAMLITS + OURS:
     importlib.import_module(name)
 

@@ -144,7 +144,23 @@ def roof() -> None:
         st.caption(say("lat.note.roofline"))
 
 
+def timings() -> None:
+    """Timing lines that the visitor has pasted."""
+    if not state.get("lat_timings"):
+        return
+    with st.container(border=True):
+        st.markdown(f"**{say('timing.title')}**")
+        st.html(tables.timing_table(state.lat_timings, say))
+        st.caption(say("timing.note"))
+        st.button(say("timing.close"), key="lat_timings_close", on_click=drop_timings)
+
+
+def drop_timings() -> None:
+    state.lat_timings = None
+
+
 def definitions() -> None:
+    timings()
     if (one := found("itl")) is None:
         return
     logs = one[0].runs()

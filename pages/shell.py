@@ -4,6 +4,10 @@ import streamlit as st
 
 from viz_engine.paths import ASSETS
 from viz_engine.text import LANGUAGES, t
+from viz_engine.view.page import Page
+from viz_engine.view.paste import PasteBox
+
+TITLES = {"live": "page.live", "race": "page.race", "latency": "lat.title", "memory": "mem.title"}
 
 
 def logo() -> None:
@@ -19,16 +23,15 @@ def language_switch() -> str:
         asked = st.query_params.get("lang")
         local = "zh" if (st.context.locale or "").startswith("zh") else "en"
         st.session_state.language = asked if asked in LANGUAGES else local
-    with st.container(key="toolbar", horizontal=True, horizontal_alignment="right"):
-        chosen = st.segmented_control(
-            t("page.language", st.session_state.language),
-            list(LANGUAGES),
-            required=True,
-            format_func=LANGUAGES.get,
-            key="language",
-            label_visibility="collapsed",
-            persist_state="session",
-        )
+    chosen = st.segmented_control(
+        t("page.language", st.session_state.language),
+        list(LANGUAGES),
+        required=True,
+        format_func=LANGUAGES.get,
+        key="language",
+        label_visibility="collapsed",
+        persist_state="session",
+    )
     if st.query_params.get("lang") != chosen:
         st.query_params["lang"] = chosen
     return chosen
@@ -39,14 +42,17 @@ st.set_page_config(
 )
 st.html(f"<style>{(ASSETS / 'css' / 'page.css').read_text(encoding='utf-8')}</style>")
 logo()
-language = language_switch()
-page = st.navigation(
-    [
-        st.Page("live.py", title=t("page.live", language), url_path="live", default=True),
-        st.Page("race.py", title=t("page.race", language), url_path="race"),
-        st.Page("latency.py", title=t("lat.title", language), url_path="latency"),
-        st.Page("memory.py", title=t("mem.title", language), url_path="memory"),
-    ],
-    position="top",
-)
+toolbar = st.container(key="toolbar", horizontal=True, horizontal_alignment="right")
+with toolbar:
+    language = language_switch()
+pages = {
+    name: st.Page(f"{name}.py", title=t(title, language), url_path=name, default=name == "live")
+    for name, title in TITLES.items()
+}
+page = st.navigation(list(pages.values()), position="top")
+with toolbar:
+    PasteBox(page=Page()).show()
+if (to := st.session_state.pop("paste_to", None)) is not None:
+    name, named = to
+    st.switch_page(pages[name], query_params={"lang": language, **named})
 page.run()

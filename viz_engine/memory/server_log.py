@@ -169,6 +169,15 @@ def read(text: str) -> Log:
     return Log(engine=engine, findings=kept, settings=_settings(text))
 
 
+def holds(text: str) -> bool:
+    """Whether `read` finds a server's line in a text."""
+    try:
+        read(text)
+    except UserError:
+        return False
+    return True
+
+
 def _first_of_each_line(pattern: str, text: str) -> Iterator[re.Match[str]]:
     """The first match in each line. Raises UserError where more lines match than a log has."""
     compiled, start, num = re.compile(pattern), 0, 0

@@ -159,7 +159,7 @@ class Ask:
             return
         run, notice = opened(
             upload,
-            lambda data: page.registry.add_log(self.kind.read(data), client=page.client),
+            lambda one: page.registry.add_log(self.kind.read(bytes_of(one)), client=page.client),
             self.text_key("broken"),
         )
         page.put(notice=notice)
@@ -377,17 +377,20 @@ def csv_button(label: str, data: Callable[[], str] | str, name: str, **more: obj
     )
 
 
-def opened(
-    upload: UploadedFile, read: Callable[[bytes], object], broken: str
-) -> tuple[object, Message | None]:
-    """What `read` makes of an opened file, all that is done with it included, and None; or None
-    and the sentence that says what is wrong with it (`broken` is the text for what `read` itself
-    could not say)."""
+def bytes_of(upload: UploadedFile) -> bytes:
+    """What an opened file holds. Raises UserError where that is too much."""
+    if upload.size > MAX_FILE_BYTES:
+        most = MAX_FILE_BYTES // 2**20
+        raise UserError("error.file_size", size=upload.size // 2**20, most=most)
+    return upload.getvalue()
+
+
+def opened(given: object, read: Callable[..., object], broken: str) -> tuple:
+    """What `read` makes of what a visitor gave, all that is done with it included, and None; or
+    None and the sentence that says what is wrong with it (`broken` is the text for what `read`
+    itself could not say)."""
     try:
-        if upload.size > MAX_FILE_BYTES:
-            most = MAX_FILE_BYTES // 2**20
-            raise UserError("error.file_size", size=upload.size // 2**20, most=most)
-        return read(upload.getvalue()), None
+        return read(given), None
     except UserError as error:
         return None, error.message
     except Exception:  # whatever a file holds, the page stays

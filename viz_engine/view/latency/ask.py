@@ -47,7 +47,7 @@ class SweepAsk:
         fresh = "lat_what" not in state
         self.page.begin(self.first)
         if "lat_values" not in state:
-            self._fill_values()
+            fill_values()
         if not fresh:
             return
         query = st.query_params
@@ -57,20 +57,16 @@ class SweepAsk:
         asked = query.get("sweep", "")
         run = self.shown.sweep_of(asked)
         if run is not None:
-            self.take(run)
+            show(run)
         elif asked and asked.removeprefix("recorded-") in KINDS:
             state.lat_what = asked.removeprefix("recorded-")
-            self._fill_values()
+            fill_values()
         elif asked:
             state.lat_notice = Message(key="lat.unknown_sweep")
 
-    def _fill_values(self) -> None:
-        """The usual values of what is measured."""
-        state.lat_values = ", ".join(map(str, sweep.VALUES[state.lat_what]))
-
     def _follow_what(self) -> None:
         """Whoever is to measure ITL sees ITL, if a sweep is what they look at."""
-        self._fill_values()
+        fill_values()
         if state.lat_section in KINDS:
             state.lat_section = state.lat_what
 
@@ -78,14 +74,7 @@ class SweepAsk:
         """Whoever looks at ITL will measure ITL next."""
         if state.lat_section in KINDS and state.lat_section != state.lat_what:
             state.lat_what = state.lat_section
-            self._fill_values()
-
-    def take(self, run: Run) -> None:
-        """Show this sweep in place of the recorded one of its kind."""
-        what = run.log.settings.what
-        state.lat_jobs = {**state.lat_jobs, what: run.id}
-        state.lat_what = what
-        self._fill_values()
+            fill_values()
 
     def chosen(self) -> SweepSettings:
         """What the boxes hold. Raises UserError."""
@@ -136,17 +125,12 @@ class SweepAsk:
         upload = state.lat_upload
         if upload is None:
             return
-        run, state.lat_notice = ask.opened(upload, self._added, "sweep.bad_file")
+        run, state.lat_notice = ask.opened(
+            upload, lambda one: added(self.page, ask.bytes_of(one)), "sweep.bad_file"
+        )
         if run is not None:
-            self.take(run)
+            show(run)
             state.lat_section = run.log.settings.what
-
-    def _added(self, data: bytes) -> Run:
-        """The sweep in a file, so that it has a link. Raises UserError."""
-        log = ExperimentLog.read(data, "sweep")
-        if log.settings.what not in KINDS or not any(run.steps for run in log.runs()):
-            raise UserError("sweep.bad_file")
-        return self.page.registry.add_log(log, client=self.page.client)
 
     def _use_recorded(self) -> None:
         """Forget the visitor's own sweeps on this page."""
@@ -301,3 +285,24 @@ class SweepAsk:
         state.lat_measuring = None
         state.lat_notice = (run.error if run else None) or Message(key="lat.measured_now")
         st.rerun()
+
+
+def fill_values() -> None:
+    """The usual values of what is measured."""
+    state.lat_values = ", ".join(map(str, sweep.VALUES[state.lat_what]))
+
+
+def show(run: Run) -> None:
+    """Show this sweep in place of the recorded one of its kind."""
+    what = run.log.settings.what
+    state.lat_jobs = {**state.get("lat_jobs", {}), what: run.id}
+    state.lat_what = what
+    fill_values()
+
+
+def added(page: Page, data: bytes) -> Run:
+    """The sweep in a file, so that it has a link. Raises UserError."""
+    log = ExperimentLog.read(data, "sweep")
+    if log.settings.what not in KINDS or not any(run.steps for run in log.runs()):
+        raise UserError("sweep.bad_file")
+    return page.registry.add_log(log, client=page.client)

@@ -5,11 +5,12 @@ It knows no Streamlit.
 Try it: tests/view/test_latency_words.py
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from viz_engine.analysis import definitions, diagnose
 from viz_engine.analysis.diagnose import Diagnosis, Verdict
-from viz_engine.numbers import ms, share
+from viz_engine.analysis.timing_lines import Timing
+from viz_engine.numbers import NONE, grouped, ms, share, three
 from viz_engine.run.log import RunLog
 from viz_engine.text import Say
 from viz_engine.view import markup
@@ -51,6 +52,34 @@ def formula_table(say: Say) -> str:
         for tool in TOOLS
     ]
     return markup.table(head, rows)
+
+
+def timing_table(found: Sequence[Timing], say: Say) -> str:
+    """The requests of pasted timing lines: what was printed, and what follows from it."""
+    names = ("line", "prompt", "prefill", "prefill_rate", "written", "itl", "rate", "ratio")
+    drafted = any(one.drafts_made is not None for one in found)
+    head = [say(f"timing.{name}") for name in (*names, *(["drafts"] if drafted else ()))]
+    rows = []
+    for one in found:
+        row = [
+            grouped(one.line_number),
+            _known(one.prompt_tokens, grouped),
+            _known(one.prompt_s, lambda s: f"{ms(s)} ms"),
+            _known(one.prefill_per_s, three),
+            _known(one.new_tokens, grouped),
+            _known(one.itl_s, lambda s: f"{ms(s)} ms"),
+            _known(one.itl_s, lambda s: three(1 / s)),
+            _known(one.ratio, lambda times: f"{times:.3g} ×"),
+        ]
+        if drafted:
+            made = one.drafts_made
+            row.append(NONE if made is None else f"{one.drafts_accepted} / {made}")
+        rows.append(row)
+    return markup.table(head, rows)
+
+
+def _known(value: float | None, show: Callable[[float], str]) -> str:
+    return NONE if value is None else show(value)
 
 
 def verdict_notice(verdict: Verdict, language: str, say: Say) -> tuple[str, str, str]:

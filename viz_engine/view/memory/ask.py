@@ -140,6 +140,10 @@ class DeploymentAsk:
             params = {"why": error.message, "model": self._model_name(state.mem_model)}
             state.mem_notice = Message(key="mem.refused", params=params)
             return
+        self.take_own(model)
+
+    def take_own(self, model: ModelConfig) -> None:
+        """Make a model of the visitor's own the chosen one."""
         state.mem_own = (model.name, model)
         state.mem_model = OWN
         state.mem_notice = None
