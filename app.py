@@ -25,6 +25,7 @@ from viz_engine.view import components
 from viz_engine.view.live import mount
 
 NICENESS = 10
+PAGES = ("live", "race", "latency", "memory")  # by their addresses
 # What the first page is made of, by the names of Streamlit's scripts.
 ELEMENTS = ("BidiComponent", "Button", "ButtonGroup", "Html", "Slider", "TextArea")
 # Streamlit and the first page would import these while the first visitor waits.
@@ -88,6 +89,7 @@ middleware = [
         folder=Path(get_static_dir()),
         base_path=base_path,
         elements=ELEMENTS,
+        pages=PAGES,
     ),
 ]
 app = st.App(

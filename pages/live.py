@@ -25,6 +25,7 @@ PRESETS = {  # a context of 0: the prompt as it is
 CONTEXT_LENS = (0, 128, 256, 512, 1024, 1536, 2000, 3000, 4096, 6000, 8000)
 NEW_TOKENS = (1, 2, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CHUNK_LENS = (256, 64, 512, 1024, 0)
+TINY = 10**9  # weights below which a model is called so (words.mjs)
 FIRST = {
     **view_ask.MODEL,
     "cache": "full",
@@ -208,3 +209,14 @@ with st.container():  # there without a notice too: the view below keeps its pla
     page.show_notice()
 plays = run is not None and run.id.startswith(view_ask.RUN.id_prefix)
 mount.show(run, over=over, language=page.language, autoplay=plays)
+if run is not None and over and run.log.started is not None:
+    phases = words.phase_table(run.log, say, recorded=run.settings is None)
+    if phases is not None:
+        with st.container(border=True, key="phases"):
+            st.markdown(f"**{say('phases.title')}**")
+            none = run.log.started.settings.cache == "none"
+            st.caption(say("phases.none" if none else "phases.text"))
+            spec = run.log.started.spec
+            if spec is not None and (spec.num_parameters or TINY) < TINY:
+                st.caption(say("phases.tiny", n=round(spec.num_parameters / 1e6)))
+            st.html(phases)

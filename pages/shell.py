@@ -4,6 +4,7 @@ import streamlit as st
 
 from viz_engine.paths import ASSETS
 from viz_engine.text import LANGUAGES, t
+from viz_engine.view import frame
 from viz_engine.view.page import Page
 from viz_engine.view.paste import PasteBox
 
@@ -51,6 +52,7 @@ pages = {
 }
 page = st.navigation(list(pages.values()), position="top")
 with toolbar:
+    frame.show(page.url_path or "live", Page().say)
     PasteBox(page=Page()).show()
 if (to := st.session_state.pop("paste_to", None)) is not None:
     name, named = to

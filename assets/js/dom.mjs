@@ -13,7 +13,8 @@ export function liveNodes(n) {
   n.textTitle = el("button", { type: "button", class: "h term", "data-term": "text" });
   n.textCount = el("span", { class: "sub" });
   n.words = el("div", { class: "words", tabindex: "0" }, el("div"));
-  n.textCard = el("section", { class: "card text" }, el("header", {}, n.textTitle, n.textCount), n.words);
+  n.whole = el("button", { type: "button", class: "whole" });
+  n.textCard = el("section", { class: "card text" }, el("header", {}, n.textTitle, n.textCount, n.whole), n.words);
 
   n.figures = {};
   n.nums = el("div", { class: "nums" });

@@ -9,7 +9,7 @@ import {
 } from "./live_matrix.mjs";
 import { animate, isMoving, newMotion } from "./live_motion.mjs";
 import { newTimes, paintChart, paintRibbon, scrubOf, wireTimes } from "./live_time.mjs";
-import { clearText, labelLive, newWriting, popOf, writePhases, writeText, writeWords } from "./live_words.mjs";
+import { clearText, labelLive, labelWhole, newWriting, popOf, writePhases, writeText, writeWords } from "./live_words.mjs";
 import { cursorOf, play, runEnd, seek, stepBy, tokenBy } from "./player.mjs";
 import { factsAt, isOver, newRun, piecesAt, summaryAt, takeFrame } from "./run.mjs";
 import { mountShell, newShell } from "./shell.mjs";
@@ -25,7 +25,7 @@ const TIME_MS = 70; // while a run goes on the ribbon's time does too
  * what was drawn, `anchor` when the newest event came, `pace` what of the side and the text is due. */
 function newLive(parent) {
   const view = {
-    shell: null, b: 0, facts: null, sum: null, last: { k: -1 }, anchor: null,
+    shell: null, b: 0, whole: false, facts: null, sum: null, last: { k: -1 }, anchor: null,
     pace: { side: false, sideAt: 0, text: false, textAt: 0 },
     matrix: newMatrix(), motion: newMotion(), times: newTimes(), writing: newWriting(),
     choose: (b) => choose(view, b),
@@ -83,6 +83,12 @@ function begin({ store: run, player, data }) {
 }
 
 function wireChoices(view) {
+  view.shell.n.whole.addEventListener("click", () => {
+    view.whole = !view.whole;
+    labelWhole(view);
+    view.pace.text = true;
+    view.shell.invalidate("time");
+  });
   const { shell, matrix } = view;
   const { n } = shell;
   for (const tensor of ["k", "v"]) {
@@ -165,7 +171,7 @@ function drawRest(view, cursor, t, { now, dirty, moved, fresh, rushed }) {
   const side = rushed || now - pace.sideAt >= SIDE_MS - 4;
   const textMs = TEXT_MS[Number(side && pace.side)];
   if (pace.text && started && (rushed || now - pace.textAt >= textMs)) {
-    writeText(view, piecesAt(run, view.b, cursor.k));
+    writeText(view, piecesAt(run, view.b, view.whole ? run.steps.length : cursor.k));
     pace.text = false;
     pace.textAt = now;
   }

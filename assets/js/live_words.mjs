@@ -8,7 +8,7 @@ import { isOver, layersOf, piecesAt } from "./run.mjs";
 import { fontOf, tagOf, writeInfo, writeStory } from "./shell.mjs";
 import { probe } from "./theme.mjs";
 import {
-  countOf, dateOf, kindsOf, machineOf, sentenceOf, summaryText, timeOf, tokensRead, tokensToRead, turnsText,
+  countOf, dateOf, kindsOf, machineOf, modelOf, sentenceOf, summaryText, timeOf, tokensRead, tokensToRead, turnsText,
 } from "./words.mjs";
 
 const WINDOW_TOKENS = 110; // token marks kept in the text card; older ones are plain text
@@ -29,11 +29,20 @@ export function labelLive(view) {
   put(n.chartTitle, t("chart"));
   put(n.chartNote, t("chart.bytes"));
   put(n.follow, t("follow"));
+  labelWhole(view);
   put(n.empty.firstChild, t("empty.head"));
   n.ribbon.setAttribute("aria-label", t("aria.ribbon"));
   n.chart.setAttribute("aria-label", t("aria.chart"));
   for (const [name, f] of Object.entries(n.figures)) put(f.label, t(`fig.${name}`));
   clearText(view);
+}
+
+/** The button that shows all of the answer, wherever the playhead is. */
+export function labelWhole(view) {
+  const { n, words } = view.shell;
+  put(n.whole, words.t(view.whole ? "text.follow" : "text.whole"));
+  n.whole.setAttribute("aria-pressed", String(Boolean(view.whole)));
+  n.textCard.classList.toggle("whole", Boolean(view.whole));
 }
 
 /** The marks of the matrix; those of what a run may lack only where it has them. */
@@ -92,6 +101,7 @@ export function writeWords(view, cursor, now) {
   }
   const count = started ? countOf(piecesAt(run, b, cursor.k)) : "";
   const of = started ? countOf(run.started.settings.new_tokens) : "";
+  n.whole.hidden = !started;
   put(n.textCount, !started ? "" : cursor.ended ? t("text.done", { n: count }) : t("text.count", { n: count, of }));
   refreshPop(shell);
 }
@@ -121,11 +131,11 @@ function writeRunInfo(shell) {
     put(n.info, "");
     return;
   }
-  const { hardware, settings, spec, started_at: startedAt } = run.started;
+  const { hardware, settings, started_at: startedAt } = run.started;
   const how = data.recorded ? "recorded" : isOver(run) ? "over" : "live";
   const date = how === "live" ? "" : ` · ${dateOf(startedAt, words.language)}`;
   const head = words.t(state === "retry" ? "info.retry" : `info.${how}`);
-  const text = `${head}${date} · ${machineOf(hardware)} · ${spec?.name ?? settings.model} · ${settings.dtype}`;
+  const text = `${head}${date} · ${machineOf(hardware)} · ${modelOf(run.started, words)} · ${settings.dtype}`;
   writeInfo(shell, text, state === "retry" ? "retry" : how === "live" ? "live" : "over");
 }
 

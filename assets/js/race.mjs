@@ -76,6 +76,11 @@ export function tokenCosts(run) {
   return costs;
 }
 
+/** Whether something measured the power of a lane. */
+export function hasMeter(race) {
+  return LANES.some((cache) => race?.shown[cache]?.telemetry.some((one) => one.power_w !== null));
+}
+
 /** Joules to the end of token k: NVML's power, each reading held to the next; null without two readings. */
 export function energyAt(run, k) {
   const end = run.steps[run.tokenSteps[k - 1]].end_ns;

@@ -1,7 +1,7 @@
 // The table of a race: a row a quantity; its name chooses the chart, its numbers open to the formula.
 import { refreshPop } from "./controls.mjs";
 import { el, put } from "./elements.mjs";
-import { LANES, QUANTITIES, ratioSpread, valuesAt } from "./race.mjs";
+import { LANES, QUANTITIES, hasMeter, ratioSpread, valuesAt } from "./race.mjs";
 import { tagOf } from "./shell.mjs";
 import { countOf, flopParts, promptTokens, ratioOf, sizeParts, timeParts } from "./words.mjs";
 
@@ -80,6 +80,7 @@ export function writeTable(view, moment) {
   const token = moment?.token ?? 0;
   put(n.heads.token, t(token ? "lanes.table.token" : "lanes.table.token_none", { n: token }));
   put(n.heads.soFar, t(token ? "lanes.table.so_far" : "lanes.table.so_far_none", { n: token }));
+  n.rows.energy_j.row.hidden = !hasMeter(race);
   for (const name of QUANTITIES) {
     n.rows[name].row.setAttribute("aria-selected", String(name === quantity));
     put(n.rows[name].tag, t(`tag.${tagOfRow(shell, name)}`));

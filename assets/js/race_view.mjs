@@ -11,7 +11,7 @@ import { paintRaceChart, paintTracks, shareOfBars } from "./race_chart.mjs";
 import { isFlashing, laneNodes, measureLane, newLane, paintLane, resetLane, rowsOf, writeLane } from "./race_lanes.mjs";
 import { labelTable, popOfCell, tableNodes, writeTable } from "./race_table.mjs";
 import { mountShell, newShell, writeInfo, writeStory } from "./shell.mjs";
-import { countOf, dateOf, machineOf, promptTokens, ratioOf, secondsOf, timeOf } from "./words.mjs";
+import { countOf, dateOf, machineOf, modelOf, promptTokens, ratioOf, secondsOf, timeOf } from "./words.mjs";
 
 const PATIENCE_S = 24; // the replay starts at a speed that shows all of it within this
 
@@ -288,12 +288,12 @@ function writeRaceInfo(shell) {
     return;
   }
   const { t } = words;
-  const { hardware, settings, started_at: startedAt, spec } = run.started;
+  const { hardware, settings, started_at: startedAt } = run.started;
   const repeats = Math.max(...LANES.map((cache) => race.runs[cache].length));
   const head = t(state === "retry" ? "info.retry" : data.recorded ? "info.recorded" : "info.over");
   const times = t(repeats > 1 ? "lanes.info.repeats" : "lanes.info.once", { n: repeats });
   const date = dateOf(startedAt, words.language);
-  const text = [head, date, machineOf(hardware), spec?.name ?? settings.model, settings.dtype, times].join(" · ");
+  const text = [head, date, machineOf(hardware), modelOf(run.started, words), settings.dtype, times].join(" · ");
   writeInfo(shell, text, state === "retry" ? "retry" : "over");
 }
 

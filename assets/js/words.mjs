@@ -126,6 +126,17 @@ export function kindsOf(layers, words) {
   return [...counts].map(([name, n]) => `${n} × ${name}`).join(", ");
 }
 
+const TINY = 1e9; // weights below which a model is called tiny: those that serve people have more
+
+/** The model of a run, and that it is tiny where it is. */
+export function modelOf({ spec, settings }, { t }) {
+  const model = spec?.name ?? settings.model;
+  const num = spec?.counted_parameters ?? (spec?.weights ?? []).reduce((sum, group) => sum + weightsOf(group), 0);
+  return num && num < TINY ? t("info.tiny", { model }) : model;
+}
+
+const weightsOf = ({ shape, count }) => (shape ?? []).reduce((product, n) => product * n, count ?? 1);
+
 /** Whether a text holds a character that turns the direction of what follows it. */
 export function turnsText(text) {
   return /[\u202a-\u202e\u2066-\u2069]/.test(text);

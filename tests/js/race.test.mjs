@@ -1,7 +1,7 @@
 // The race: lanes aligned by token, on one clock or token by token.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { blocksOf, energyAt, laneAt, laneTime, newRace, numTokens, ratioSpread, takeRaceFrame, totalNs, trackOf, valuesAt } from "../../assets/js/race.mjs";
+import { blocksOf, energyAt, hasMeter, laneAt, laneTime, newRace, numTokens, ratioSpread, takeRaceFrame, totalNs, trackOf, valuesAt } from "../../assets/js/race.mjs";
 import { stepEnd } from "../../assets/js/player.mjs";
 
 const MS = 1e6;
@@ -123,6 +123,8 @@ test("energy is power held from reading to reading, and nothing without a sensor
   assert.ok(Math.abs(energyAt(race.shown.full, 4) - 100 * 0.09) < 1e-9);
   assert.equal(energyAt(race.shown.full, 1), null);
   assert.equal(valuesAt(race, "energy_j", { none: 4, full: 4 }, true).none, null);
+  assert.ok(hasMeter(race));
+  assert.ok(!hasMeter(both()));
 });
 
 test("frames that come in parts give the same race", () => {
