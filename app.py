@@ -25,7 +25,7 @@ from viz_engine.view import components
 from viz_engine.view.live import mount
 
 NICENESS = 10
-PAGES = ("live", "race", "latency", "memory")  # by their addresses
+PAGES = ("race", "latency", "memory")  # by their addresses; the first has none
 # What the first page is made of, by the names of Streamlit's scripts.
 ELEMENTS = ("BidiComponent", "Button", "ButtonGroup", "Html", "Slider", "TextArea")
 # Streamlit and the first page would import these while the first visitor waits.

@@ -45,14 +45,16 @@ st.html(f"<style>{(ASSETS / 'css' / 'page.css').read_text(encoding='utf-8')}</st
 logo()
 toolbar = st.container(key="toolbar", horizontal=True, horizontal_alignment="right")
 with toolbar:
+    first = st.container(width="content")  # what is drawn in it stands before the switch
     language = language_switch()
 pages = {
     name: st.Page(f"{name}.py", title=t(title, language), url_path=name, default=name == "live")
     for name, title in TITLES.items()
 }
 page = st.navigation(list(pages.values()), position="top")
-with toolbar:
+with first:
     frame.show(page.url_path or "live", Page().say)
+with toolbar:
     PasteBox(page=Page()).show()
 if (to := st.session_state.pop("paste_to", None)) is not None:
     name, named = to

@@ -370,19 +370,24 @@ function drawRecomputed(context, s) {
   context.textBaseline = "middle";
   const middle = s.bands.find((band) => band.kind === "middle") ?? s.bands[0];
   if (!middle) return;
-  const text = s.recompute.note;
-  const w = context.measureText(text).width + 28 * box.u;
+  // On a narrow screen its words stand in several lines.
+  const room = columns.used - 4 * box.u;
+  const widthOf = (text) => context.measureText(text).width + 28 * box.u;
+  const lines = widthOf(s.recompute.note) <= room ? [s.recompute.note]
+    : wrapped(context, s.recompute.note, room - 28 * box.u);
+  const w = Math.max(...lines.map(widthOf));
+  const h = (12 + 16 * lines.length) * box.u;
   const x = box.x0 + columns.used / 2;
   const y = box.top + Math.max(16 * box.u, middle.y + middle.h / 2); // below the layers' numbers
   context.fillStyle = theme.card;
   context.beginPath();
-  context.roundRect(x - w / 2, y - 14 * box.u, w, 28 * box.u, 8 * box.u);
+  context.roundRect(x - w / 2, y - h / 2, w, h, 8 * box.u);
   context.fill();
   context.strokeStyle = theme.pre;
   context.lineWidth = Math.max(1, box.u);
   context.stroke();
   context.fillStyle = theme.text;
-  context.fillText(text, x, y + 0.5);
+  lines.forEach((text, i) => context.fillText(text, x, y + 16 * box.u * (i - (lines.length - 1) / 2) + 0.5));
 }
 
 function outlineCells(context, s, band, y) {
@@ -407,7 +412,19 @@ export function labelOf(text) {
   return trimmed || "␣".repeat(Math.min(4, shown.length)) || "·";
 }
 
+/** A text in lines no wider than `width`, broken between words or Chinese characters. */
+function wrapped(context, text, width) {
+  const lines = [""];
+  for (const word of text.split(/(?<=[ ，·])|(?=[\u4e00-\u9fff])/)) {
+    const longer = lines[lines.length - 1] + word;
+    if (lines[lines.length - 1] && context.measureText(longer.trimEnd()).width > width) lines.push(word);
+    else lines[lines.length - 1] = longer;
+  }
+  return lines.map((line) => line.trim());
+}
+
 const fittedCache = new Map();
+
 function fitted(context, text, width) {
   const key = `${context.font}|${Math.round(width)}|${text}`;
   const held = fittedCache.get(key);

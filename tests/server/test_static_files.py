@@ -101,3 +101,12 @@ def test_the_first_page_of_the_app_is_streamlits_and_its_files_are_too() -> None
     assert len(HEADS.findall(page)) == len(set(HEADS.findall(page)))  # each is named once
     for name in HEADS.findall(page):
         assert asked(served, f"/{name}").content == (STREAMLIT / name).read_bytes()
+
+
+def test_every_page_is_the_first_one_and_says_where_the_server_is(folder: Path) -> None:
+    """Opened at a page's address, Streamlit's script would look below it for the server first."""
+    served = over(folder, base_path="/demo/", pages=["race"])
+    page = asked(served, "/demo/race").text
+    assert page == asked(served, "/demo/").text and "(?:race)" in page
+    assert page.index("BACKEND_BASE_URL") < page.index("</head>")
+    assert asked(served, "/demo/other").text == "Streamlit's"
