@@ -7,7 +7,7 @@ main sliders are in `memory_view.mjs`, which paints what they move before Python
 import streamlit as st
 
 from viz_engine.analysis import memory_account
-from viz_engine.memory import devices, estimate, server_log
+from viz_engine.memory import devices, estimate, log_comparison, server_log
 from viz_engine.memory import link as memory_link
 from viz_engine.memory.estimate import Estimate
 from viz_engine.numbers import grouped
@@ -210,7 +210,26 @@ def measured(_: Estimate) -> None:
     st.caption(say("mem.rest_text"))
 
 
-def log(_: Estimate) -> None:
+def log_chosen(shown: Estimate, engine: str) -> dict[str, object]:
+    """What the boxes say where a log is silent: of the engine that the log is of."""
+    settings = shown.choice.settings
+    if settings.engine != engine:
+        return {}
+    block = "page_len" if engine == "sglang" else "block_len"
+    held = {
+        "tp": settings.tp if settings.tp > 1 else None,
+        "pp": settings.pp if settings.pp > 1 else None,
+        "kv_format": settings.kv_format if settings.kv_format != "auto" else None,
+        "n_seq": settings.num_sequences if engine == "llama.cpp" else None,
+        "batched_tokens": settings.batched_tokens,
+        block: settings.block_len,
+        "draft_tokens": settings.num_draft_tokens or None,
+        "prefix_caching": settings.state_blocks > 1 or None,
+    }
+    return {name: value for name, value in held.items() if value is not None}
+
+
+def log(shown: Estimate) -> None:
     """A server's start-up log: each capacity number recognised and set beside ours."""
     text = st.text_area(say("mem.log"), key="mem_log", height=140, help=say("mem.log_help"), **KEEP)
     if not text.strip():
@@ -218,12 +237,16 @@ def log(_: Estimate) -> None:
     name, model = boxes.model()
     try:
         found = server_log.read(text)
-        lines = server_log.compare(found, model)
+        lines = log_comparison.compare(found, model, log_chosen(shown, found.engine))
     except UserError as error:
         warn(page.text(error.message))
         return
-    st.caption(plain(evidence.log_line(found, len(lines), name, say)))
-    st.html(evidence.log_table(lines, say, page.language))
+    for number, start in enumerate(found.starts):
+        own = [line for line in lines if line.start == number]
+        if len(found.starts) > 1:
+            st.markdown(f"**{say('mem.log_start', number=number + 1, of=len(found.starts))}**")
+        st.caption(plain(evidence.log_line(found, start, own, name, say)))
+        st.html(evidence.log_table(own, say, page.language))
     st.caption(say("mem.log_note"))
 
 

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from viz_engine.memory import server_log
+from viz_engine.memory.log_comparison import compare
 from viz_engine.model import config
 from viz_engine.text import UserError
 
@@ -82,14 +83,12 @@ available: 17.83 GiB
 
 def verdicts(text: str, model: object) -> dict[str, str]:
     found = config.preset(model) if isinstance(model, str) else config.read(model)
-    return {
-        line.finding.kind: line.verdict for line in server_log.compare(server_log.read(text), found)
-    }
+    return {line.finding.kind: line.verdict for line in compare(server_log.read(text), found)}
 
 
 def causes(text: str, model: object) -> dict[str, str]:
     found = config.preset(model) if isinstance(model, str) else config.read(model)
-    compared = server_log.compare(server_log.read(text), found)
+    compared = compare(server_log.read(text), found)
     return {line.finding.kind: line.cause.key for line in compared if line.cause}
 
 
@@ -131,7 +130,7 @@ def test_the_need_and_the_longest_request_are_compared() -> None:
 
 
 def test_what_follows_from_a_rounded_number_is_a_range_that_holds_the_logged_one() -> None:
-    compared = server_log.compare(server_log.read(VLLM_V0), config.preset(LLAMA_8B))
+    compared = compare(server_log.read(VLLM_V0), config.preset(LLAMA_8B))
     (blocks,) = [line for line in compared if line.finding.kind == "gpu_blocks"]
     low, high = blocks.ours_range  # 3.805 and 3.815 GiB of blocks of 2 MiB
     assert (low, high) == (1948, 1953) and low <= blocks.finding.value <= high
@@ -160,11 +159,11 @@ def test_windows_that_a_build_ignores_are_named() -> None:
     assert set(verdicts(LLAMA_CPP_OLD, GEMMA_3_4B).values()) == {"equal"}
 
 
-def test_another_number_type_is_named() -> None:
-    assert causes(TRT, LLAMA_8B) == {
-        "gpu_blocks": "log.cause.format",
-        "kv_size": "log.cause.format",
-    }
+def test_a_number_type_is_named_where_nothing_else_explains_the_numbers() -> None:
+    """Half the bytes may be fp8, int8 or two devices: only where the log rules out the others is
+    the type named."""
+    found = causes(TRT, LLAMA_8B)
+    assert found == {"gpu_blocks": "log.cause.several", "kv_size": "log.cause.several"}
     told = TRT.replace("[TRT-LLM] [I] Memory", "kv_cache_dtype='fp8' Memory")
     assert causes(told, LLAMA_8B) == {}
 
@@ -188,7 +187,7 @@ def test_hostile_text_is_data() -> None:
     line = "GPU KV cache size: 999999999999999999999999999999 tokens <script>" + "9" * 50_000
     found = server_log.read(line + "\nmax_model_len=" + "9" * 5000)
     assert len(found.findings[0].line) <= server_log.LINE_CHARS
-    assert server_log.compare(found, config.preset(LLAMA_8B))
+    assert compare(found, config.preset(LLAMA_8B))
 
 
 # Lines made to keep a reader busy: each is repeated up to the size that is read.
@@ -205,6 +204,13 @@ WORST = {
     "concurrency": "Maximum concurrency for 1 tokens",
     "settings": "tp_size=1 max_seq_len=1 ",
     "a need": "(1.0 GiB KV cache is neede",
+    "flags": "--tensor-parallel-size --enable-prefix-caching ",
+    "dictionaries": "'method': 'tensor_parallel_size' = ",
+    "letters of a method": "method=" + "a" * 400,
+    "cells": "( 1 cells, 1 layers, 1/1 seqs  1 rs_seq ",
+    "ranks": "DP0 TP rank=1 pid=",
+    "beginnings": "Initializing a V1 LLM engine ",
+    "latent rows": "c^KV (f16",
 }
 
 
@@ -221,11 +227,11 @@ def seconds(text: str) -> float:
 
 @pytest.mark.parametrize("worst", WORST.values(), ids=list(WORST))
 def test_the_quadratic_log_line_takes_time_in_proportion(worst: str) -> None:
-    size = 250_000
+    size = 1_240_000
     line = (worst * (4000 // len(worst)))[:3999] + "\n" if worst != "\n" else worst
     small, large = (seconds(line * (num // len(line))) for num in (size, 4 * size))
     assert large < 8 * max(small, 0.01), (small, large)  # 16 times where each digit is a start
-    assert large < 2.0  # of a fifth of what is read; it takes 0.02 to 0.2 s
+    assert large < 2.0  # all that is read; it takes 0.3 to 0.7 s
 
 
 def test_more_numbers_than_a_start_has_are_refused() -> None:

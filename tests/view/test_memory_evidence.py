@@ -3,7 +3,7 @@
 import pytest
 
 from viz_engine.analysis import memory_account
-from viz_engine.memory import server_log
+from viz_engine.memory import log_comparison, server_log
 from viz_engine.model import config
 from viz_engine.numbers import mib
 from viz_engine.paths import ASSETS
@@ -47,7 +47,7 @@ def test_a_run_without_readings_shows_a_dash_and_no_formula(say) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_log_is_a_table_with_a_verdict_a_line_and_its_text_is_text(say, language: str) -> None:
-    lines = server_log.compare(server_log.read(LOG), config.preset("llama-3.1-8b"))
+    lines = log_comparison.compare(server_log.read(LOG), config.preset("llama-3.1-8b"))
     table = evidence.log_table(lines, say, language)
     assert table.count("<tr") == len(lines) + 1
     assert "27\u202f443" in table and "439\u202f088" in table

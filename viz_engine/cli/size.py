@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from viz_engine.memory import deployment, devices, plan, server_log, serving_engines
+from viz_engine.memory import deployment, devices, log_comparison, plan, server_log, serving_engines
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, formats, hub_config
 from viz_engine.model.config import ModelConfig
@@ -119,7 +119,9 @@ def _log_lines(args: argparse.Namespace) -> str:
     log = server_log.read(_bytes_of(args.log).decode("utf-8", "replace"))
     rows = [
         {
+            "start": found.start + 1,
             "line": found.finding.line_number,
+            "rank": found.finding.rank,
             "engine": found.finding.engine,
             "number": found.finding.kind,
             "logged": found.finding.value,
@@ -129,16 +131,45 @@ def _log_lines(args: argparse.Namespace) -> str:
             "verdict": found.verdict,
             "meaning": str(found.finding.meaning),
             "cause": None if found.cause is None else str(found.cause),
+            "assumed": dict(found.assumed),
         }
-        for found in server_log.compare(log, _model(args))
+        for found in log_comparison.compare(log, _model(args), _log_chosen(args))
     ]
     if args.json:
         return json.dumps({"engine": log.engine, "numbers": rows}, indent=1, ensure_ascii=False)
-    return "\n".join(
-        f"line {row['line']}: {row['number']} {_amount(row['logged'], row['unit'])}; "
-        f"ours {_ours(row)}: {row['verdict']}. {row['cause'] or row['meaning']}"
-        for row in rows
-    )
+    lines = []
+    for number, start in enumerate(log.starts, 1):
+        own = [row for row in rows if row["start"] == number]
+        said = ", ".join(f"{name} = {value}" for name, value in start.settings.items())
+        head = f"start {number}: " if len(log.starts) > 1 else ""
+        lines.append(f"{head}{log.engine}; the log says {said or 'nothing of its settings'}")
+        if own[0]["assumed"]:
+            chosen = ", ".join(f"{name} = {value}" for name, value in own[0]["assumed"].items())
+            lines.append(f"where it is silent, your options hold: {chosen}")
+        lines += [
+            f"line {row['line']}: {row['number']} {_amount(row['logged'], row['unit'])}; "
+            f"ours {_ours(row)}: {row['verdict']}. {row['cause'] or row['meaning']}"
+            for row in own
+        ]
+    return "\n".join(lines)
+
+
+def _log_chosen(args: argparse.Namespace) -> dict[str, object]:
+    """The options that say what a log may not."""
+    held = {
+        "tp": args.tp if args.tp > 1 else None,
+        "pp": args.pp if args.pp > 1 else None,
+        "dcp": args.dcp if args.dcp > 1 else None,
+        "kv_format": args.kv_dtype if args.kv_dtype != "auto" else None,
+        "n_seq": args.sequences if args.sequences > 1 else None,
+        "block_len": args.block_size,
+        "page_len": args.block_size,
+        "batched_tokens": args.batched_tokens,
+        "draft_tokens": args.draft_tokens or None,
+        "drafts": args.draft_layers or None,
+        "prefix_caching": args.prefix_caching or None,
+    }
+    return {name: value for name, value in held.items() if value is not None}
 
 
 def _ours(row: Mapping[str, object]) -> str:

@@ -10,7 +10,8 @@ print(evidence.TONES)"`
 from collections.abc import Sequence
 
 from viz_engine.analysis.memory_account import Account
-from viz_engine.memory.server_log import Comparison, Log
+from viz_engine.memory.log_comparison import Comparison
+from viz_engine.memory.server_log import Log, Start
 from viz_engine.numbers import NONE, grouped, in_unit, mib
 from viz_engine.run.events import RunStarted
 from viz_engine.text import Say
@@ -93,16 +94,22 @@ def _pair(name: str, predicted: int | None, counted: int | None, say: Say) -> Nu
     )
 
 
-def log_line(found: Log, num: int, model: str, say: Say) -> str:
-    """Whose log it is, how many numbers of it are compared with `model`, and its settings."""
-    said = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
-    return say(
+def log_line(found: Log, start: Start, lines: Sequence[Comparison], model: str, say: Say) -> str:
+    """Whose log it is, how many numbers of a start are compared with `model`, its settings, and
+    what was taken from the visitor's choices."""
+    said = ", ".join(f"{key} = {value}" for key, value in start.settings.items())
+    text = say(
         "mem.log_found",
         engine=words.engine_name(found.engine, say),
-        num=num,
+        num=len(lines),
         settings=said[:400] or say("mem.log_nothing_else"),
         model=model,
     )
+    assumed = lines[0].assumed if lines else ()
+    if assumed:
+        chosen = ", ".join(f"{key} = {value}" for key, value in assumed)
+        text += say("mem.log_assumed", settings=chosen[:400])
+    return text
 
 
 def log_table(lines: Sequence[Comparison], say: Say, language: str) -> str:
