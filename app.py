@@ -30,7 +30,7 @@ PAGES = ("race", "latency", "memory")  # by their addresses; the first has none
 ELEMENTS = ("BidiComponent", "Button", "ButtonGroup", "Html", "Slider", "TextArea")
 # Streamlit and the first page would import these while the first visitor waits.
 STREAMLITS = ("pandas", "pyarrow", "PIL.ImageFile", "streamlit.emojis")
-OURS = ("viz_engine.view.ask", "viz_engine.view.live.words", "viz_engine.view.paste")
+OURS = tuple(f"viz_engine.view.{name}" for name in ("ask", "live.words", "frame", "paste"))
 for name in STREAMLITS + OURS:
     importlib.import_module(name)
 

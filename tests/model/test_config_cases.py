@@ -5,7 +5,7 @@ llama-70b-fp8 (NVIDIA's Llama-3.1-70B-Instruct-FP8): ai-dynamo/aiconfigurator, m
 mimo-v2-flash: sgl-project/sglang#15464; glm-5.2: ggml-org/llama.cpp#26474; kimi-linear-48b:
 vllm-project/vllm#28228; gemma-4-26b-a4b: ggml-org/llama.cpp#21874; tinyllama: the model's own;
 qwen3-30b-a3b: vllm-project/vllm#25350; qwen3.5-27b: vllm-project/vllm#40691; qwen3.5-35b-a3b:
-noonghunna/club-3090#652.
+club-3090#652.
 """
 
 import json

@@ -24,7 +24,7 @@ def refuse(data: bytes) -> None:
 
 
 def test_an_opened_file_is_handed_on() -> None:
-    assert ask.opened(upload(b"abc"), bytes.upper, "runs.broken") == (b"ABC", None)
+    assert ask.opened(upload(b"abc"), ask.bytes_of, "runs.broken") == (b"abc", None)
 
 
 def test_a_refusal_is_its_own_sentence() -> None:
@@ -38,7 +38,7 @@ def test_whatever_goes_wrong_with_a_file_is_a_sentence() -> None:
 
 
 def test_a_file_beyond_the_limit_is_not_read() -> None:
-    read, told = ask.opened(upload(b"", MAX_FILE_BYTES + 1), bytes.upper, "runs.broken")
+    read, told = ask.opened(upload(b"", MAX_FILE_BYTES + 1), ask.bytes_of, "runs.broken")
     assert read is None and told.key == "error.file_size"
 
 

@@ -17,7 +17,7 @@ from viz_engine.run.codec import to_line
 from viz_engine.run.events import KVSample, RunFinished, StepFinished
 from viz_engine.run.log import RunLog
 from viz_engine.server.runs import Run
-from viz_engine.view import components
+from viz_engine.view import components, frame
 from viz_engine.view.live import mount as live_mount
 from viz_engine.view.memory import mount
 from viz_engine.view.race import mount as race_mount
@@ -164,6 +164,7 @@ JOINED = {
     "race": race_mount.MODULES,
     "bill": mount.MODULES,
     "ahead": mount.AHEAD_MODULES,
+    "frame": frame.MODULES,
 }
 VIEWS = pytest.mark.parametrize("modules", JOINED.values(), ids=JOINED)
 
