@@ -16,7 +16,7 @@ NAMES = [row.name for row in devices.devices()]
 
 
 def figures(row: Device) -> list[Figure]:
-    optional = (row.reported, row.bandwidth)
+    optional = (row.reported, row.seen, row.bandwidth)
     return [row.memory, *(f for f in optional if f is not None), *row.tflops.values()]
 
 
@@ -42,7 +42,8 @@ def test_a_vendor_gb_and_a_gib_are_told_apart() -> None:
     h100 = devices.device("NVIDIA H100 80 GB SXM")
     assert h100.memory.plain == 80 * GB
     # https://github.com/modal-labs/modal-client/pull/2797: 81559 MiB are 85 520 809 984 bytes.
-    assert h100.capacity_bytes == 85_520_809_984
+    assert h100.reported.plain == 85_520_809_984
+    assert h100.capacity_bytes == int(79.18 * GIB)  # what CUDA lets a program have of it
     trainium = devices.device("AWS Trainium2")
     assert trainium.capacity_bytes == 96 * GIB  # no reported size: the vendor's own unit
 
@@ -50,8 +51,39 @@ def test_a_vendor_gb_and_a_gib_are_told_apart() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_driver_reports_is_near_what_the_vendor_sells(name: str) -> None:
     row = devices.device(name)
-    if row.reported is not None:
+    if row.reported is not None and row.kind != "unified":
         assert 0.9 * row.memory.value * GIB < row.capacity_bytes < 1.01 * row.memory.value * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [
+        ("NVIDIA H200 SXM", 143_771),
+        ("NVIDIA B200 (HGX)", 183_359),
+        ("GeForce RTX 4080", 16_376),
+        ("RTX A6000", 49_140),
+        ("RTX 6000 Ada", 49_140),
+    ],
+)
+def test_a_gb_of_gpu_memory_is_not_a_thousand_million_bytes(name: str, mib: int) -> None:
+    assert devices.device(name).reported.plain == mib * 2**20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_says_which_of_its_sizes_is_planned_with(name: str) -> None:
+    row = devices.device(name)
+    said = devices.size_message(row)
+    assert said.text("en") != said.text("zh") and row.name in said.text("en")
+    shown = row.seen or row.reported
+    assert (str(shown) in said.text("en")) if shown else ("no public table" in said.text("en"))
+    if row.seen is not None and row.reported is not None:
+        assert 0.97 * row.reported.plain < row.seen.plain < row.reported.plain
+    assert row.capacity_bytes <= min(f.plain for f in (shown or row.memory,))
+
+
+def test_most_rows_were_checked_against_what_a_driver_reports() -> None:
+    unchecked = [row.name for row in devices.devices() if not (row.reported or row.seen)]
+    assert len(unchecked) == 12, unchecked
 
 
 @pytest.mark.parametrize("name", NAMES)

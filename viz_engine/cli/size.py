@@ -316,7 +316,7 @@ def _fit(
     if memory_bytes is None:
         device = _device(gpu)
         memory_bytes = device.capacity_bytes
-        how, source = "cited", f"{device.name}: {device.capacity.source}"
+        how, source = "cited", f"{devices.size_message(device)} {device.capacity.source}"
     answer: dict[str, object] = {
         "memory_bytes": {"value": memory_bytes, "unit": "bytes", "how": how, "source": source},
         "budget_bytes": _predicted(

@@ -13,6 +13,7 @@ from functools import cache, partial
 from viz_engine.paths import ASSETS
 from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.machine import cpu_name, memory_bytes
+from viz_engine.text import Message
 
 TABLE = ASSETS / "hardware.json"
 
@@ -46,8 +47,9 @@ class Figure:
 class Device:
     """An accelerator, or this machine. What no source gives is None or missing.
 
-    `memory` is what the vendor sells, in its own unit; `reported` what nvidia-smi shows, which is
-    what an engine can divide up: an "80 GB" H100 reports 81 559 MiB, 79.6 GiB, 85.5 GB. `tflops`
+    `memory` is what the vendor sells, in its own unit; `reported` what nvidia-smi, rocm-smi or the
+    driver shows: an "80 GB" H100 reports 81 559 MiB, 79.6 GiB, 85.5 GB; `seen` what CUDA or Metal
+    then lets programs have, as logs print it, up to 1 % less: 79.18 GiB. `tflops`
     are dense matrix rates with FP32 accumulation, by number format, never the sparse ones of the
     first line of a datasheet; fp32 is that of plain float32 products. `named`: the words by which
     the device is known where it names itself in another order.
@@ -57,15 +59,16 @@ class Device:
     kind: str  # gaming, workstation, unified, data_centre, tpu, here
     memory: Figure
     reported: Figure | None = None
+    seen: Figure | None = None
     bandwidth: Figure | None = None
     tflops: Mapping[str, Figure] = field(default_factory=dict)
     named: tuple[str, ...] = ()
 
     @property
     def capacity(self) -> Figure:
-        """The memory to plan with. Without a reported size a vendor's GB counts as 10^9 bytes:
-        that much is certain to be there."""
-        return self.reported or self.memory
+        """The memory to plan with: the least that is known. Without a reported size a vendor's GB
+        counts as 10^9 bytes: that much is certain to be there."""
+        return self.seen or self.reported or self.memory
 
     @property
     def capacity_bytes(self) -> int:
@@ -102,6 +105,7 @@ def devices() -> tuple[Device, ...]:
             kind=row["kind"],
             memory=figure(*row["memory"]),
             reported=figure(*row["reported"]) if "reported" in row else None,
+            seen=figure(*row["seen"]) if "seen" in row else None,
             bandwidth=figure(*row["bandwidth"]),
             tflops={
                 name: figure(value, "TFLOP/s", source)
@@ -110,6 +114,24 @@ def devices() -> tuple[Device, ...]:
             named=tuple(row.get("named", ())),
         )
         for row in table["devices"]
+    )
+
+
+def size_message(device: Device) -> Message | None:
+    """Which of its sizes is planned with, and what may be missing of it. None for this machine,
+    which was asked."""
+    if device.kind == "here":
+        return None
+    params = {"device": device.name, "sold": str(device.memory)}
+    if device.reported is not None:
+        params["reported"] = str(device.reported)
+    if device.seen is not None:
+        params["seen"] = str(device.seen)
+        return Message(
+            key="mem.device.seen" if device.reported else "mem.device.seen_sold", params=params
+        )
+    return Message(
+        key="mem.device.reported" if device.reported else "mem.device.sold", params=params
     )
 
 

@@ -291,6 +291,8 @@ class DeploymentAsk:
                 self._missing_sizes(model)
             shipped = config.preset_table().get(state.mem_model, {})
             text, sources = words.model_caption(model, shipped, self.page.say)
+            if state.mem_gpu and (size := devices.size_message(devices.device(state.mem_gpu))):
+                text = f"{text} · {self.page.text(size)}"
             st.caption(text, help=sources)
 
     def _missing_sizes(self, model: ModelConfig) -> None:

@@ -142,7 +142,8 @@ def options_table(options: Sequence[Option], found: Estimate, say: Say, language
 
 def device_table(found: Estimate, devices: Sequence[Device], say: Say) -> str:
     """Every device with its figures and sources, and whether this choice fits it."""
-    names = ("device", "sold", "shown", "gib", "bandwidth", "rate16", "rate8", "rate4", "need")
+    names = ("device", "sold", "shown", "seen", "gib", "bandwidth", "rate16", "rate8", "rate4")
+    names += ("need",)
     rows = []
     for device in devices:
         fits = found.plan.fits(device.capacity_bytes)
@@ -153,6 +154,7 @@ def device_table(found: Estimate, devices: Sequence[Device], say: Say) -> str:
                 Cell(text=device.name, tone="good" if device == found.choice.device else ""),
                 _figure(device.memory),
                 _figure(device.reported),
+                _figure(device.seen),
                 f"{device.capacity_bytes / 2**30:.1f}",
                 _figure(device.bandwidth),
                 *(_figure(rate, unit=False) for rate in rates),
