@@ -9,7 +9,9 @@ import streamlit as st
 from viz_engine.analysis import memory_account
 from viz_engine.memory import devices, estimate, log_comparison, server_log
 from viz_engine.memory import link as memory_link
+from viz_engine.memory import service as memory_service
 from viz_engine.memory.estimate import Estimate
+from viz_engine.memory.lengths import MAX_TOKENS
 from viz_engine.numbers import grouped
 from viz_engine.server import recorded
 from viz_engine.server.runs import Run
@@ -17,12 +19,8 @@ from viz_engine.text import UserError, plain
 from viz_engine.view import ask, charts, markup
 from viz_engine.view.ask import KEEP
 from viz_engine.view.memory import evidence, figures, frames, mount, tables, users, words
-from viz_engine.view.memory.ask import OWN, DeploymentAsk
+from viz_engine.view.memory.ask import LENGTHS, OWN, DeploymentAsk
 from viz_engine.view.page import Page, warn
-
-LOAD_LENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-PAUSES = (0, 5, 10, 20, 30, 60, 120, 300, 600)
-RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 page = Page(prefix="mem_")
 say, state = page.say, st.session_state
@@ -120,24 +118,71 @@ def change(found: Estimate) -> None:
 
 
 def users_section(found: Estimate) -> None:
-    places = st.columns(4, gap="medium")
-    for box, key, name, values, show in (
-        (places[0], "mem_prompt_len", "prompt_len", LOAD_LENS, grouped),
-        (places[1], "mem_output_len", "output_len", LOAD_LENS, grouped),
-        (places[2], "mem_think", "think", PAUSES, lambda n: say("mem.seconds", n=n)),
-        (places[3], "mem_rate", "rate", RATES, lambda n: f"{n:g}"),
-    ):
-        box.select_slider(
+    load_boxes()
+    service = memory_service.of(found)
+    shown = users.service_cards(found, service, state.mem_rate, say, page.language)
+    if state.mem_price:
+        unit = plain(state.mem_price_unit)
+        shown += users.cost_cards(found, service, state.mem_price, unit, say)
+    st.html(markup.cards(shown))
+    lengths = found.choice.load.lengths
+    left, right = st.columns([5, 4], gap="medium")
+    with left:
+        drawn = users.speed_chart(found, service, say, page.theme)
+        if drawn is not None:
+            picture("speed", drawn)
+    with right:
+        if lengths.num > 1:
+            held = grouped(memory_service.held_len(found.choice))
+            st.html(users.lengths_table(lengths, say))
+            st.caption(say("mem.lengths.note", num=grouped(lengths.num), held=held))
+        st.caption(say("mem.users_note_long"))
+
+
+def load_boxes() -> None:
+    """What people ask, how long their requests are, what a GPU costs."""
+    one, two, three, four = st.columns(4, gap="medium")
+    averages = state.mem_lengths != "own"
+    for box, name in ((one, "prompt_len"), (two, "output_len")):
+        box.number_input(
             say(f"mem.{name}"),
-            values,
-            key=key,
-            format_func=show,
+            1,
+            MAX_TOKENS,
+            step=1,
+            key=f"mem_{name}",
             help=say(f"mem.{name}_help"),
+            disabled=not averages,
             **KEEP,
         )
-    shown = users.service_cards(found, estimate.service(found), state.mem_rate, say, page.language)
-    st.html(markup.cards(shown))
-    st.caption(say("mem.users_note_long"))
+    for box, name, least, most in ((three, "think", 0.0, 1e6), (four, "rate", 0.001, 1e6)):
+        box.number_input(
+            say(f"mem.{name}"), least, most, key=f"mem_{name}", help=say(f"mem.{name}_help"), **KEEP
+        )
+    one, two, three = st.columns([4, 2, 2], gap="medium")
+    with one:
+        ask.segments(
+            page,
+            "lengths",
+            say("mem.lengths"),
+            LENGTHS,
+            lambda name: say(f"mem.lengths.{name}"),
+            help=say("mem.lengths_help"),
+        )
+        if state.mem_lengths == "own":
+            st.file_uploader(
+                say("mem.lengths.upload"),
+                type=["csv", "txt"],
+                key="mem_pairs_file",
+                on_change=boxes.read_pairs,
+                help=say("mem.lengths.upload_help"),
+                max_upload_size=2,
+            )
+            if state.get("mem_pairs") is None:
+                st.caption(say("mem.lengths.none"))
+    two.number_input(
+        say("mem.price"), 0.0, 1e6, step=0.1, key="mem_price", help=say("mem.price_help"), **KEEP
+    )
+    three.text_input(say("mem.price_unit"), key="mem_price_unit", max_chars=8, **KEEP)
 
 
 def device_table(found: Estimate) -> None:

@@ -117,7 +117,9 @@ function newSlider(view, slider, axis) {
 /** A slider's thumb and its number; a key in its place is heard at once, so it is not left to the next picture. */
 function showPlace(view, axis) {
   const { input, value } = view.sliders[axis];
-  const text = view.data.sliders[axis].stops[view.place[axis]];
+  const { sliders, at, shown } = view.data;
+  const here = view.place[axis] === at[axis]; // a number that was typed may stand between two stops
+  const text = here ? shown[axis] : sliders[axis].stops[view.place[axis]];
   const stop = String(view.place[axis]);
   if (input.value !== stop) input.value = stop;
   input.setAttribute("aria-valuetext", text);

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viz_engine.memory import capacity
-from viz_engine.memory.capacity import Workload
 
 
 @given(st.floats(0.01, 50), st.integers(1, 500))
@@ -18,30 +17,60 @@ def test_requests_in_flight_are_as_slow_as_they_make_one_another(rate: float, ro
     assert found == ((held[0], duration_s(held[0])) if held else None)
 
 
-def simulate(num_users: int, answer_s: float, think_s: float, hours: float) -> float:
-    """Requests a second of that many users who ask, wait, pause and ask again."""
-    seconds = hours * 3600
-    return num_users * int(seconds / (answer_s + think_s)) / seconds
+def turn_about(num: int, ttft: float, itl: float, tokens: int, seconds: float) -> float:
+    """Requests a second of a server that either reads one prompt or makes one step of all that are
+    in flight; whoever is done is followed by the next at once."""
+    left, clock, done = [0] * num, 0.0, 0  # tokens still to write; 0: to be read
+    while clock < seconds:
+        waiting = next((i for i, n in enumerate(left) if n == 0), None)
+        if waiting is not None:
+            clock += ttft
+            left[waiting] = tokens - 1
+            done += tokens == 1
+        else:
+            clock += itl
+            left = [n - 1 for n in left]
+            done += left.count(0)
+    return done / clock
 
 
-def test_users_that_pause_keep_as_many_requests_in_flight_as_little_says() -> None:
-    found = capacity.served(12, 20.0, think_s=40.0)
-    assert found.users == 36 and found.requests_per_s == 0.6
-    assert simulate(found.users, 20.0, 40.0, hours=10) == pytest.approx(found.requests_per_s)
-    assert capacity.in_flight(found.requests_per_s, 20.0) == 12
+@pytest.mark.parametrize(("num", "tokens"), [(1, 1), (1, 40), (8, 20), (32, 100)])
+def test_without_overlap_reading_and_writing_take_turns(num: int, tokens: int) -> None:
+    found = capacity.served(num, ttft_s=0.3, itl_s=0.02, output_len=tokens)
+    measured = turn_about(num, 0.3, 0.02, tokens, 20_000)
+    assert found.requests_per_s[0] == pytest.approx(measured, rel=0.01)
+    assert found.requests_per_s[1] <= 1 / 0.3 + 1e-9
 
 
-@given(st.integers(0, 10**6), st.floats(0.01, 1e5), st.floats(0, 1e5))
-def test_more_room_or_longer_pauses_never_serve_fewer(n: int, answer: float, think: float) -> None:
-    found = capacity.served(n, answer, think_s=think)
-    assert found.users >= n
-    assert capacity.served(n + 1, answer, think_s=think).users >= found.users
-    assert capacity.served(n, answer, think_s=think + 1).users >= found.users
+def test_no_range_passes_what_reading_the_prompts_allows() -> None:
+    found = capacity.served(400, ttft_s=0.3, itl_s=0.02, output_len=128)
+    assert found.requests_per_s[1] == pytest.approx(1 / 0.3)  # 400 at once could write faster
+    few = capacity.served(2, ttft_s=0.3, itl_s=0.02, output_len=128)
+    assert few.requests_per_s[1] == pytest.approx(2 / (127 * 0.02))
 
 
-def test_an_answer_holds_half_of_itself_on_average() -> None:
-    load = Workload(prompt_len=1000, output_len=200)
-    held = [load.prompt_len + n for n in range(load.output_len + 1)]
-    assert load.mean_held_len == sum(held) / len(held) and load.peak_len == held[-1]
-    assert load.duration_s(0.5, 0.02) == pytest.approx(0.5 + 199 * 0.02)
-    assert Workload(prompt_len=1, output_len=1).duration_s(0.5, 9.0) == 0.5
+@given(st.integers(0, 10**5), st.floats(0.001, 100), st.floats(1e-4, 1), st.integers(1, 10**4))
+def test_more_room_or_longer_pauses_never_serve_fewer(n, ttft, itl, tokens) -> None:
+    def served(num: int, think: float = 1.0):
+        return capacity.served(num, ttft_s=ttft, itl_s=itl, output_len=tokens, think_s=think)
+
+    found, more = served(n), served(n + 1)
+    assert found.users[0] <= found.users[1] and found.users[0] >= n
+    assert all(b >= a for a, b in zip(found.users, more.users, strict=True))
+    assert all(b >= a for a, b in zip(found.users, served(n, 2.0).users, strict=True))
+
+
+def test_those_who_wait_and_those_who_think_are_all_the_people() -> None:
+    found = capacity.served(12, ttft_s=1.0, itl_s=0.01, output_len=100, think_s=40.0)
+    for people, rate, answer in zip(
+        found.users, found.requests_per_s, found.duration_s, strict=True
+    ):
+        assert people == int(rate * (answer + 40.0) + 1e-9)
+        assert capacity.in_flight(rate, answer) == pytest.approx(12)
+
+
+def test_beside_prompts_that_are_read_in_turn_an_answer_takes_longer() -> None:
+    how = {"ttft_s": 0.5, "itl_s": 0.02, "output_len": 201}
+    assert capacity.duration(1.0, overlap=True, **how) == pytest.approx(4.5)
+    assert capacity.duration(1.0, overlap=False, **how) == pytest.approx(0.5 + 4.0 / 0.5)
+    assert capacity.duration(2.0, overlap=False, **how) == float("inf")

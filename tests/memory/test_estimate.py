@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.deployments import LOAD, NAMES, choose
-from viz_engine.memory import deployment, devices, estimate, link
+from tests.support.deployments import NAMES, choose
+from viz_engine.memory import deployment, devices, estimate, link, service
 from viz_engine.memory import plan as memory_plan
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, formats
@@ -164,7 +164,7 @@ def test_a_cache_that_does_not_grow_is_not_said_to_grow() -> None:
 
 def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> None:
     for length in (4096, 8192, 131072):
-        served = estimate.service(estimate.make(choose(context_len=length)))
+        served = service.of(estimate.make(choose(context_len=length)))
         assert served.paged.sequences >= served.reserved.sequences
         assert served.paged.users >= served.reserved.users
     assert served.paged.users > 2 * served.reserved.users
@@ -172,14 +172,14 @@ def test_users_on_demand_are_never_fewer_than_with_the_longest_reserved() -> Non
 
 def test_where_nothing_fits_nobody_is_served_and_the_reason_is_said() -> None:
     full = estimate.make(choose("llama-3.3-70b", engine="vllm"))
-    (card,) = users.service_cards(full, estimate.service(full), 1.0, english, "en")
+    (card,) = users.service_cards(full, service.of(full), 1.0, english, "en")
     assert card.value == "-" and "fits" in card.note
 
 
 def test_without_a_bandwidth_there_is_no_time_and_no_user() -> None:
     found = estimate.make(replace(choose(), device=devices.this_machine()))
-    assert found.ttft is None and found.itl is None and estimate.service(found).paged is None
-    (card,) = users.service_cards(found, estimate.service(found), 1.0, english, "en")
+    assert found.ttft is None and found.itl is None and service.of(found).paged is None
+    (card,) = users.service_cards(found, service.of(found), 1.0, english, "en")
     assert card.value == "-" and "bandwidth" in card.note
 
 
@@ -195,7 +195,7 @@ def test_without_a_rate_reading_a_prompt_has_no_time_and_a_step_that_reads_bytes
     first, step = words.cards(found, english, "en")[4:6]
     assert first.value == "-" and "no FLOP rate" in first.note and "%" not in first.formula
     assert "rate are" not in step.formula and "%" in step.formula
-    (card,) = users.service_cards(found, estimate.service(found), 1.0, english, "en")
+    (card,) = users.service_cards(found, service.of(found), 1.0, english, "en")
     assert card.value == "-" and "no FLOP rate" in card.note
 
 
@@ -210,13 +210,16 @@ def test_a_model_whose_matrices_are_unknown_has_no_time() -> None:
 
 def test_requests_in_flight_take_as_long_as_that_many_do() -> None:
     found = estimate.make(choose(engine="vllm"))
-    served = estimate.service(found)
-    num, duration = estimate.in_flight(found, served, 1.0)
-    step = estimate.middle(estimate.itl(found.choice, LOAD.mean_held_len, num))
-    assert duration == pytest.approx(estimate.middle(served.ttft) + 511 * step)
-    assert num - 1 < duration <= num < served.room and duration < served.duration_s / 1.5
-    assert estimate.in_flight(found, served, 2 * served.paged.requests_per_s) is None
-    over = users.service_cards(found, served, 100.0, english, "en")[3]
+    served = service.of(found)
+    turns, overlap = service.in_flight(found, served, 1.0)
+    held = service.held_len(found.choice)
+    for (num, duration), rest in ((overlap, 1.0), (turns, 1 - served.ttft_s)):
+        step = estimate.middle(estimate.itl(found.choice, held, num))
+        assert duration == pytest.approx(served.ttft_s + 511 * step / rest)
+        assert num - 1 < duration <= num < served.room
+    assert turns[0] >= overlap[0]
+    assert service.in_flight(found, served, 1.01 / served.ttft_s) == [None, None]
+    over = users.service_cards(found, served, 100.0, english, "en")[4]
     assert over.value == "-" and over.tone == "bad" and "more arrive than leave" in over.note
 
 
@@ -255,10 +258,29 @@ def test_a_number_in_a_link_that_is_none_is_named(text: str) -> None:
     assert found == {"seq": 2} and wrong == ["ctx"]
 
 
-def test_a_length_between_two_stops_goes_to_the_nearer_one() -> None:
-    asked = {"ctx": "100000", "seq": "9" * 40, "tp": "3"}
+def test_a_number_between_two_stops_is_taken_as_it_is_and_none_is_rounded_in_silence() -> None:
+    asked = {"ctx": "100000", "seq": "9" * 40, "tp": "3", "util": "0.95", "block": "0", "kvu": "1"}
     found, wrong = link.from_query(asked, OFFERED)
-    assert found == {"ctx": 98304, "seq": 4096} and wrong == ["tp"]
+    assert found == {"ctx": 100_000, "util": 0.95, "kvu": True}
+    assert sorted(wrong) == ["block", "seq", "tp"]
+
+
+def test_a_link_keeps_the_options_of_an_engine() -> None:
+    asked = Settings(
+        context_len=12_500,
+        num_sequences=7,
+        engine="vllm",
+        block_len=32,
+        batched_tokens=4096,
+        utilization=0.93,
+        num_draft_tokens=2,
+        state_blocks=2,
+    )
+    query = link.to_query("llama-3.1-8b", "NVIDIA H200 SXM", replace(choose(), settings=asked))
+    found, wrong = link.from_query(query, OFFERED)
+    taken = {link.LINK[key]: value for key, value in found.items() if key in link.LINK}
+    assert not wrong and replace(Settings(**taken), state_blocks=2) == asked
+    assert found["prefix"] is True and "kvu" not in found
 
 
 def test_the_table_to_download_holds_every_choice_with_its_units() -> None:
@@ -294,7 +316,7 @@ def test_every_model_has_its_words_in_both_languages(name: str, language: str) -
     assert all(table.count("<tr") > 1 for table in made)
     assert words.model_line(config.preset(name), say)
     assert len(tables.accident_notices(found, say)) == 3
-    assert users.service_cards(found, estimate.service(found), 1.0, say, language)
+    assert users.service_cards(found, service.of(found), 1.0, say, language)
 
 
 def test_sliders_stop_at_ten_million_and_double_on_the_way() -> None:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from viz_engine.cli import size as command
-from viz_engine.memory import devices, estimate, plan
+from viz_engine.memory import devices, estimate, lengths, plan
 from viz_engine.memory.capacity import Workload
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, hub_config, released
@@ -147,7 +147,7 @@ def test_only_the_released_precision_is_offered_where_only_files_tell_the_weight
         settings=Settings(context_len=64),
         device=devices.devices()[0],
         num_devices=1,
-        load=Workload(prompt_len=8, output_len=8),
+        load=Workload(lengths=lengths.averages(8, 8)),
     )
     assert choice.knows_weights and estimate.model_weight_bytes(choice) == 1_000_000
     assert [name for name, _, _ in estimate.precisions(choice, ("auto", "bf16"))] == ["auto"]

@@ -36,7 +36,7 @@ def test_an_unknown_sweep_is_said_and_the_recorded_sweeps_are_shown() -> None:
 
 def test_a_link_with_unknown_values_is_said_and_the_rest_is_taken() -> None:
     test = opened("memory", lang="en", model="no-such-model", ctx="x", seq="4", gpu="<b>")
-    assert "ctx, model, gpu" in notices(test)[0]
+    assert "model, gpu, ctx" in notices(test)[0]
     assert view(test)["sliders"][1]["stops"][view(test)["at"][1]] == "4"
 
 

@@ -94,7 +94,7 @@ def test_a_config_that_lacks_sizes_asks_for_them() -> None:
     test = page(lang="en")
     test.text_area(key="mem_paste").set_value(json.dumps(UNKNOWN))
     sound(test.button(key="mem_read").click().run())
-    assert {box.key for box in test.number_input} == {"mem_parameters", "mem_cross"}
+    assert {"mem_parameters", "mem_cross"} <= {box.key for box in test.number_input}
     assert not test.warning
 
 

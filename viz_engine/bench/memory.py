@@ -12,7 +12,7 @@ import statistics
 import time
 
 from viz_engine.bench import live
-from viz_engine.memory import devices, estimate
+from viz_engine.memory import devices, estimate, lengths
 from viz_engine.memory.capacity import Workload
 from viz_engine.memory.deployment import Settings
 from viz_engine.memory.estimate import Choice
@@ -29,7 +29,7 @@ COMPARED = (
     ("qwen3-next-80b-a3b", "vllm", 2),
 )
 DEVICE = "NVIDIA H200 SXM"
-LOAD = Workload(prompt_len=1000, output_len=300)
+LOAD = Workload(lengths=lengths.averages(1000, 300))
 
 
 def recompute_ms(repeats: int = 60) -> list[float]:

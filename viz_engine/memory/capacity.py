@@ -1,55 +1,56 @@
-"""How many people a memory pool serves: Little's law. Predictions only, on plain numbers.
+"""How many requests and people a memory pool serves. Predictions only, on plain numbers.
+
+A server reads prompts and writes tokens. Whether it can do both at once is the range: with no
+overlap the time to read a prompt is nobody's time to write, with perfect overlap the slower of the
+two decides. Within it Little's law turns requests a second into people.
 
 Try it: `python -c "from viz_engine.memory import capacity; \
-print(capacity.served(14, 20.0, think_s=30))"`
+print(capacity.served(14, ttft_s=0.3, itl_s=0.02, output_len=500, think_s=30))"`
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from viz_engine.memory.lengths import Lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What an average visitor asks: lengths in tokens, the pause before they ask again."""
+    """What visitors ask: how long their requests are, the pause before they ask again."""
 
-    prompt_len: int
-    output_len: int
+    lengths: Lengths
     think_s: float = 0.0
-
-    @property
-    def peak_len(self) -> int:
-        return self.prompt_len + self.output_len
-
-    @property
-    def mean_held_len(self) -> int:
-        """Rows that a request holds on average while it is answered: its prompt and half of its
-        answer, which grows evenly."""
-        return self.prompt_len + math.ceil(self.output_len / 2)
-
-    def duration_s(self, ttft_s: float, itl_s: float) -> float:
-        """From asking to the last token: `TTFT + (tokens - 1) x ITL`."""
-        return ttft_s + max(self.output_len - 1, 0) * itl_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a pool that holds `sequences` requests at a time serves."""
+    """What a pool that holds `sequences` requests at a time serves: (no overlap, perfect overlap)
+    of reading prompts and writing tokens."""
 
     sequences: int
-    requests_per_s: float
-    users: int
+    requests_per_s: tuple[float, float]
+    users: tuple[int, int]
+
+    @property
+    def duration_s(self) -> tuple[float, float]:
+        """From asking to the last token, the machine full: Little's law, `R = N / X`."""
+        return tuple(self.sequences / rate if rate else 0.0 for rate in self.requests_per_s)
 
 
-def served(sequences: int, duration_s: float, *, think_s: float = 0.0) -> Served:
-    """Little's law, `N = X x (R + Z)`: with N requests in flight, each R seconds long, X = N / R
-    requests leave a second; each of U users asks once every R + Z seconds, so U = X (R + Z)."""
-    rate = sequences / duration_s if duration_s > 0 else 0.0
-    return Served(
-        sequences=sequences,
-        requests_per_s=rate,
-        users=int(rate * (duration_s + think_s) + 1e-9),
-    )
+def served(
+    sequences: int, *, ttft_s: float, itl_s: float, output_len: float, think_s: float = 0.0
+) -> Served:
+    """N requests at a time, each with a prompt that takes TTFT to read and n tokens to write at ITL
+    a step: `X = 1 / (TTFT + (n - 1) ITL / N)` requests a second where reading and writing take
+    turns, `X = min(1 / TTFT, N / ((n - 1) ITL))` where they overlap perfectly. By the interactive
+    response time law `N = X (R + Z)` over all people, those who wait and those who think:
+    `U = N + X Z`."""
+    if not sequences:
+        return Served(sequences=0, requests_per_s=(0.0, 0.0), users=(0, 0))
+    writing = max(output_len - 1, 0) * itl_s / sequences  # of one request, shared with the others
+    rates = 1 / (ttft_s + writing), min(1 / ttft_s, 1 / writing if writing else float("inf"))
+    users = tuple(int(sequences + rate * think_s + 1e-9) for rate in rates)
+    return Served(sequences=sequences, requests_per_s=rates, users=users)
 
 
 def steady(
@@ -73,3 +74,15 @@ def steady(
 def in_flight(requests_per_s: float, duration_s: float) -> float:
     """Requests that are held at a time when that many arrive a second: Little's law, `L = X R`."""
     return requests_per_s * duration_s
+
+
+def duration(
+    requests_per_s: float, *, ttft_s: float, itl_s: float, output_len: float, overlap: bool
+) -> float:
+    """From asking to the last token beside others of which `requests_per_s` arrive: without overlap
+    their prompts take the share `X TTFT` of the time, and writing has the rest."""
+    writing = max(output_len - 1, 0) * itl_s
+    if overlap:
+        return ttft_s + writing
+    rest = 1 - requests_per_s * ttft_s
+    return ttft_s + writing / rest if rest > 0 else float("inf")

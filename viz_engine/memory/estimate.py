@@ -9,9 +9,9 @@ Try it: `python -c "from viz_engine.memory import estimate; print(estimate.CONTE
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from viz_engine.memory import capacity, deployment, reserve, speed
+from viz_engine.memory import deployment, reserve, speed
 from viz_engine.memory import plan as memory_plan
-from viz_engine.memory.capacity import Served, Workload
+from viz_engine.memory.capacity import Workload
 from viz_engine.memory.deployment import Deployment, Settings
 from viz_engine.memory.devices import Device
 from viz_engine.memory.plan import Limit, Plan
@@ -208,67 +208,9 @@ def why_no_time(choice: Choice) -> Message:
     return Message(key="mem.no_rate")
 
 
-# ---- users -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """What one copy of the model serves when requests have their average length, and what it would
-    serve if each reserved the longest. `duration_s` is the middle of the expected range when the
-    copy is full, as `itl` is."""
-
-    room: int  # requests of the average length that fit
-    paged: Served | None
-    reserved: Served | None
-    duration_s: float | None
-    ttft: StepTime | None
-    itl: StepTime | None
-
-
-def service(found: Estimate) -> Service:
-    """Users of one copy. With blocks on demand a request holds its prompt and half of its answer
-    on average; with the longest length reserved it holds that from its first token on."""
-    choice, load = found.choice, found.choice.load
-    held = replace(choice.settings, context_len=load.mean_held_len)
-    limit = memory_plan.most_sequences(choice.model, held, choice.device.capacity_bytes)
-    num = deployment.MAX_SEQUENCES if limit.unbounded else limit.value
-    first = ttft(choice, load.prompt_len)
-    step = itl(choice, load.mean_held_len, num) if num else None
-    if first is None or step is None:
-        return Service(room=num, paged=None, reserved=None, duration_s=None, ttft=first, itl=step)
-    duration = load.duration_s(middle(first), middle(step))
-    most = deployment.MAX_SEQUENCES if found.most.unbounded else found.most.value
-    fewer = min(most, num)
-    slower = itl(choice, load.mean_held_len, fewer) if fewer else None
-    return Service(
-        room=num,
-        paged=capacity.served(num, duration, think_s=load.think_s),
-        reserved=capacity.served(
-            fewer,
-            load.duration_s(middle(first), middle(slower)) if slower else duration,
-            think_s=load.think_s,
-        ),
-        duration_s=duration,
-        ttft=first,
-        itl=step,
-    )
-
-
 def middle(time: StepTime) -> float:
     """The middle of the expected range, in seconds."""
     return (time.fast_s + time.slow_s) / 2
-
-
-def in_flight(found: Estimate, served: Service, rate: float) -> tuple[int, float] | None:
-    """(requests in flight in one copy, how long one then takes in seconds) when `rate` requests a
-    second arrive at all copies, evenly shared: each is as slow as those beside it make it. None
-    where more arrive than leave."""
-    choice, load = found.choice, found.choice.load
-
-    def duration_s(num: int) -> float:
-        return load.duration_s(middle(served.ttft), middle(itl(choice, load.mean_held_len, num)))
-
-    return capacity.steady(rate / choice.num_replicas, served.paged.sequences, duration_s)
 
 
 # ---- warnings ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlencode
 
-from viz_engine.memory.deployment import Settings
+from viz_engine.memory.deployment import MAX_CONTEXT, MAX_SEQUENCES, Settings
 from viz_engine.memory.estimate import Choice, Estimate
 from viz_engine.memory.plan import Limit
 
@@ -25,10 +25,21 @@ LINK = {  # parameter of the address -> field of Settings
     "tp": "tp",
     "pp": "pp",
     "engine": "engine",
+    "block": "block_len",
+    "batch": "batched_tokens",
+    "util": "utilization",
+    "drafts": "num_draft_tokens",
 }
-NAMES = ("model", "gpu", "n", *LINK)  # of all parameters
+FLAGS = {"prefix": lambda settings: settings.state_blocks > 1, "kvu": lambda s: s.unified}
+NAMES = ("model", "gpu", "n", *LINK, *FLAGS)  # of all parameters
 ALWAYS = ("ctx", "seq", "engine")  # named even where plain: the page begins with others
-NEAREST = ("ctx", "seq")  # lengths and numbers between two stops of a slider are moved to one
+WHOLE = {  # numbers that can be typed: least and most
+    "ctx": (1, MAX_CONTEXT),
+    "seq": (1, MAX_SEQUENCES),
+    "block": (1, 2**20),
+    "batch": (1, 2**24),
+    "drafts": (0, 64),
+}
 
 
 def to_query(model_name: str, device_name: str, choice: Choice) -> dict[str, str]:
@@ -40,7 +51,7 @@ def to_query(model_name: str, device_name: str, choice: Choice) -> dict[str, str
         value = getattr(choice.settings, name)
         if value is not None and (value != getattr(plain, name) or key in ALWAYS):
             found[key] = str(value)
-    return found
+    return found | {key: "1" for key, on in FLAGS.items() if on(choice.settings)}
 
 
 def address(query: Mapping[str, str]) -> str:
@@ -51,22 +62,37 @@ def address(query: Mapping[str, str]) -> str:
 def from_query(
     query: Mapping[str, str], offered: Mapping[str, Sequence[object]]
 ) -> tuple[dict[str, object], list[str]]:
-    """The values that an address names, of those that are `offered` for each parameter, and the
-    parameters whose value is not."""
+    """The values that an address names, of those that are `offered` for each parameter or can be
+    typed, exactly, and the parameters whose value is none of them."""
     found, wrong = {}, []
-    for key, values in offered.items():
+    for key in dict.fromkeys((*offered, *WHOLE, "util", *FLAGS)):
         text = query.get(key)
         if text is None:
             continue
-        named = {str(value): value for value in values}
-        if text in named:
-            found[key] = named[text]
-        elif key in NEAREST and text.isascii() and text.isdecimal() and int(text[:20]):
-            asked = int(text[:20])
-            found[key] = min(values, key=lambda value, asked=asked: abs(value - asked))
-        else:
+        try:
+            found[key] = _value(key, text, offered)
+        except (KeyError, ValueError):
             wrong.append(key)
     return found, wrong
+
+
+def _value(key: str, text: str, offered: Mapping[str, Sequence[object]]) -> object:
+    """What a parameter's text stands for. Raises KeyError or ValueError on none."""
+    if key in FLAGS:
+        return {"1": True, "0": False}[text]
+    if key == "util":
+        share = float(text) if text.isascii() and len(text) < 20 else 0.0
+        if not 0 < share <= 1:
+            raise ValueError(text)
+        return share
+    if key in WHOLE:
+        least, most = WHOLE[key]
+        if not (text.isascii() and text.isdecimal() and len(text) < 20):
+            raise ValueError(text)
+        if not least <= int(text) <= most:
+            raise ValueError(text)
+        return int(text)
+    return {str(value): value for value in offered[key]}[text]
 
 
 def to_csv(bills: Iterable[tuple[str, Estimate]]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from viz_engine.memory import deployment, devices, estimate
+from viz_engine.memory import deployment, devices, estimate, lengths
 from viz_engine.memory import link as memory_link
 from viz_engine.memory.capacity import Workload
 from viz_engine.memory.deployment import Settings
@@ -46,9 +46,21 @@ FIRST = {
     "image": "png",
     "prompt_len": 2048,
     "output_len": 512,
-    "think": 30,
+    "think": 30.0,
     "rate": 1.0,
+    "lengths": "averages",
+    "price": None,
+    "price_unit": "",
+    "block": None,
+    "batched": None,
+    "utilization": None,
+    "drafts": 0,
+    "prefixes": False,
+    "unified": False,
 }
+SPREAD = 4.0  # times the median: the 90th percentile of a made spread
+LENGTHS = ("averages", "spread", "own")
+ONLY = {"prefixes": "vllm", "unified": "llama.cpp"}  # options that one engine has
 FIELDS = {  # of Settings -> key in the session
     "context_len": "mem_context",
     "num_sequences": "mem_sequences",
@@ -58,10 +70,12 @@ FIELDS = {  # of Settings -> key in the session
     "tp": "mem_tp",
     "pp": "mem_pp",
     "engine": "mem_engine",
+    "block_len": "mem_block",
+    "batched_tokens": "mem_batched",
+    "utilization": "mem_utilization",
+    "num_draft_tokens": "mem_drafts",
 }
 OPTIONS = {
-    "mem_context": estimate.CONTEXT_LENS,
-    "mem_sequences": estimate.SEQUENCES,
     "mem_k": ("auto", *formats.CACHES_LISTED),
     "mem_v": (SAME, *formats.CACHES_LISTED),
     "mem_weights": ("auto", *formats.WEIGHTS),
@@ -95,6 +109,7 @@ class DeploymentAsk:
         offered = {key: OPTIONS[name] for key, name in keys.items() if name in OPTIONS}
         offered |= {"model": tuple(config.preset_table()), "gpu": device_names()}
         found, wrong = memory_link.from_query(dict(st.query_params), offered)
+        keys |= {"prefix": "mem_prefixes", "kvu": "mem_unified"}
         for key, value in found.items():
             state[keys[key]] = value
         if wrong:
@@ -112,6 +127,8 @@ class DeploymentAsk:
         fields = {name: state[key] for name, key in FIELDS.items()}
         if fields["v_format"] == SAME or state.mem_engine not in deployment.APART:
             fields["v_format"] = None
+        fields["state_blocks"] = 2 if self._on("prefixes") else 1
+        fields["unified"] = self._on("unified")
         _, model = self.model()
         if model.num_parameters is None and state.mem_parameters:
             fields["num_parameters"] = int(state.mem_parameters * 1e9)
@@ -122,14 +139,31 @@ class DeploymentAsk:
             settings=Settings(**fields),
             device=devices.device(state.mem_gpu) if state.mem_gpu else here(),
             num_devices=state.mem_count,
-            load=Workload(
-                prompt_len=state.mem_prompt_len,
-                output_len=state.mem_output_len,
-                think_s=float(state.mem_think),
-            ),
+            load=Workload(lengths=self.lengths(), think_s=float(state.mem_think)),
         )
         estimate.check(found)
         return found
+
+    def _on(self, name: str) -> bool:
+        """Whether an option is chosen that the engine has."""
+        return bool(state[f"mem_{name}"]) and state.mem_engine == ONLY[name]
+
+    def lengths(self) -> lengths.Lengths:
+        """How long the requests are that the boxes describe."""
+        prompt, output = state.mem_prompt_len, state.mem_output_len
+        if state.mem_lengths == "own" and state.get("mem_pairs") is not None:
+            return state.mem_pairs
+        if state.mem_lengths == "spread":
+            return lengths.spread(prompt, output, SPREAD)
+        return lengths.averages(prompt, output)
+
+    def read_pairs(self) -> None:
+        """Take the visitor's own pairs. A refusal is a sentence; what was there stays."""
+        if (upload := state.mem_pairs_file) is None:
+            return
+        with self.page.noticing():
+            state.mem_pairs = lengths.read(upload.getvalue())
+            state.mem_notice = None
 
     def _take_own(self, files: Mapping[str, bytes], name: str) -> None:
         """Make a config.json of the visitor's, with what lies beside it, the chosen model. A
@@ -168,7 +202,12 @@ class DeploymentAsk:
         """A slider rests at another stop. What is no stop of ours is ignored."""
         found = frames.place_of((state.get("mem_view") or {}).get("place"))
         if found is not None:
-            state.mem_context, state.mem_sequences, state.mem_moves = found
+            context, sequences, state.mem_moves = found
+            # A number that was typed stands between two stops: where its slider rests it stays.
+            if context != frames.nearest("context", state.mem_context):
+                state.mem_context = context
+            if sequences != frames.nearest("sequences", state.mem_sequences):
+                state.mem_sequences = sequences
 
     def _pin(self) -> None:
         """Keep this choice beside the next ones: that at which a slider stands which has just
@@ -209,7 +248,7 @@ class DeploymentAsk:
 
     def _engine_row(self) -> None:
         say, pinned = self.page.say, bool(state.mem_pinned)
-        widths = [1.9, 1.6, 1.5, 1.6, 1.5, *([1.3] if pinned else [])]
+        widths = [1.9, 1.6, 1.5, 1.6, 1.6, 1.3, *([1.3] if pinned else [])]
         row = st.columns(widths, gap="small", vertical_alignment="bottom")
         apart, same = state.mem_engine in deployment.APART, say("mem.same")
         shows = (
@@ -221,7 +260,9 @@ class DeploymentAsk:
         for place, (name, show) in zip(row, shows, strict=False):
             disabled = name == "v" and not apart
             self._choose(place, name, OPTIONS[f"mem_{name}"], show=show, disabled=disabled)
-        row[4].button(
+        with row[4].popover(say("mem.options"), icon=":material/tune:", width="stretch"):
+            self._options()
+        row[5].button(
             say("mem.pin"),
             key="mem_pin",
             on_click=self._pin,
@@ -229,7 +270,45 @@ class DeploymentAsk:
             width="stretch",
         )
         if pinned:
-            row[5].button(say("mem.unpin"), key="mem_unpin", on_click=self._unpin, width="stretch")
+            row[6].button(say("mem.unpin"), key="mem_unpin", on_click=self._unpin, width="stretch")
+
+    def _options(self) -> None:
+        """Numbers to type, and what an engine can be started with."""
+        self._number("context", 1, deployment.MAX_CONTEXT)
+        self._number("sequences", 1, deployment.MAX_SEQUENCES)
+        engine = state.mem_engine
+        self._number("block", 1, 2**20, disabled=engine not in ("vllm", "sglang", "tensorrt-llm"))
+        self._number("batched", 1, 2**24)
+        st.number_input(
+            self.page.say("mem.utilization"),
+            0.01,
+            1.0,
+            step=0.01,
+            key="mem_utilization",
+            help=self.page.say("mem.utilization_help"),
+            **KEEP,
+        )
+        self._number("drafts", 0, 64, disabled=engine not in ("vllm", "llama.cpp"))
+        for name, only in ONLY.items():
+            st.toggle(
+                self.page.say(f"mem.{name}"),
+                key=f"mem_{name}",
+                help=self.page.say(f"mem.{name}_help"),
+                disabled=engine != only,
+                **KEEP,
+            )
+
+    def _number(self, name: str, least: int, most: int, *, disabled: bool = False) -> None:
+        st.number_input(
+            self.page.say(f"mem.{name}"),
+            least,
+            most,
+            step=1,
+            key=f"mem_{name}",
+            help=self.page.say(f"mem.{name}_help"),
+            disabled=disabled,
+            **KEEP,
+        )
 
     def _choose(
         self,

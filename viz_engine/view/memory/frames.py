@@ -124,6 +124,11 @@ def packed(axis: str, key: str, frames: dict[int, Frame]) -> bytes:
     return zlib.compress(json.dumps(said, ensure_ascii=False).encode())
 
 
+def nearest(axis: str, value: int) -> int:
+    """The stop at which a slider stands for a number."""
+    return min(AXES[axis][1], key=lambda stop: abs(stop - value))
+
+
 def place_of(value: object) -> tuple[int, int, int] | None:
     """What a browser says of its sliders, checked: the chosen stops, and how many moves were made.
     None where it is not what our own view says."""

@@ -108,13 +108,17 @@ def show(
     key: str,
 ) -> None:
     """Mount the view. `keys` name the frames ahead of this one; None where there are none, because
-    `shown` is not of what is chosen. `at` is the stop of each slider, `moves` the last move of the
-    browser that this answers; the state `place` says the next one to `on_move`."""
+    `shown` is not of what is chosen. `at` is the number of each slider, `moves` the last move of
+    the browser that this answers; the state `place` says the next one to `on_move`."""
     data = {
         "frame": shown,
         "pinned": list(pinned),
         "keys": keys,
-        "at": [stops.index(value) for (_, stops), value in zip(AXES.values(), at, strict=True)],
+        "at": [
+            stops.index(memory_frames.nearest(axis, value))
+            for (axis, (_, stops)), value in zip(AXES.items(), at, strict=True)
+        ],
+        "shown": [grouped(value) for value in at],
         "moves": moves,
         "sliders": [
             {
