@@ -208,3 +208,31 @@ def test_what_another_engine_is_told_is_refused_not_passed_over(
 ) -> None:
     assert main(["size", "--model", "gpt2", "--engine", "sglang", option]) == 2
     assert "only" in capsys.readouterr().err
+
+
+H100 = ("--gpu", "NVIDIA H100 80 GB SXM", "--engine", "vllm", "--model", "llama-3.1-8b")
+
+
+def test_who_is_served_is_a_range_under_the_bound_for_reading(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    args = ("--prompt", "8192", "--answer", "128", "--think", "30", "--price", "2.5", "--json")
+    found = json.loads(printed(capsys, *H100, *args))
+    low, high = found["requests_per_s"]["value"]
+    assert low < high <= found["prompts_per_s_bound"]["value"]
+    assert found["users"]["value"][0] == int(found["requests_at_once"]["value"] + 30 * low)
+    cost = found["cost_million_written"]["value"]
+    assert cost[1] == pytest.approx(2.5 / 3600 / (high * 128) * 1e6)
+
+
+def test_lengths_come_from_a_file_and_a_bad_one_is_said(capsys, tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text("prompt_tokens,new_tokens\n8192,128\n100,30\n")
+    out = printed(capsys, *H100, "--lengths", str(path))
+    assert "users" in out and "requests/s" in out
+    path.write_text("8192,128\n100\n")
+    assert main(["size", *H100, "--lengths", str(path)]) == 2
+    assert "Line 2" in capsys.readouterr().err
+    for wrong in (("--prompt", "0"), ("--prompt", "9", "--think", "-1"), ("--lengths", "/nowhere")):
+        assert main(["size", *H100, *wrong]) == 2
+        assert "Traceback" not in capsys.readouterr().err

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from viz_engine.cli import served
 from viz_engine.memory import deployment, devices, log_comparison, plan, server_log, serving_engines
 from viz_engine.memory.deployment import Settings
 from viz_engine.model import config, formats, hub_config
@@ -55,6 +56,7 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     add("--gpu", metavar="NAME", help="a device of the table; ? lists them")
     add("--memory-gib", type=float, metavar="N", help="a device's memory instead of --gpu")
     add("--utilization", type=float, metavar="SHARE", help="share of it that may be used")
+    served.add_options(parser)
     add("--log", metavar="FILE", help="a server's start-up log to compare with, or - for stdin")
     add("--json", action="store_true", help="JSON in place of lines")
 
@@ -69,8 +71,10 @@ def run(args: argparse.Namespace) -> int:
         print(_log_lines(args))
         return 0
     key, _, value = args.kv_dtype.partition("/")
-    answer = size(
-        _model(args),
+    lengths, model = served.asked_lengths(args), _model(args)
+    if lengths is not None and args.gpu is None:
+        raise UserError("lengths.no_device")
+    asked = dict(
         context_len=args.context,
         num_sequences=args.sequences,
         kv_format=key,
@@ -88,9 +92,10 @@ def run(args: argparse.Namespace) -> int:
         state_blocks=2 if args.prefix_caching else 1,
         unified=args.unified,
         utilization=args.utilization,
-        gpu=args.gpu,
-        memory_bytes=_memory(args),
     )
+    answer = size(model, **asked, gpu=args.gpu, memory_bytes=_memory(args))
+    if lengths is not None:
+        answer |= served.answer(args, lengths, model, Settings(**asked), _device(args.gpu))
     print(json.dumps(answer, indent=1, ensure_ascii=False) if args.json else _lines(answer))
     return 0
 
@@ -358,6 +363,11 @@ def _nearest(name: str) -> str:
     return ", ".join((asked and holding[:3]) or like or names)
 
 
+def _short(value: object) -> str:
+    """A whole number with every digit, another with four."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
 def _lines(answer: Mapping[str, object]) -> str:
     """The answer as lines: name, value with its unit, how, source."""
     lines = [f"{answer['model']}, engine {answer['engine']}, one of {answer['num_ranks']} ranks"]
@@ -370,7 +380,8 @@ def _lines(answer: Mapping[str, object]) -> str:
         elif unit == "bytes":
             shown = f"{value:,} bytes ({mib(value)})"
         else:
-            shown = f"{value:,} {unit}"
+            ends = value if isinstance(value, list) else [value]
+            shown = f"{' to '.join(map(_short, ends))} {unit}"
         if "low" in found:
             shown += f", {mib(found['low'])} to {mib(found['high'])}"
         lines.append(f"{name:22} {shown}  [{found['how']}] {found['source']}")
