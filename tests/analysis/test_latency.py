@@ -13,6 +13,7 @@ from viz_engine.memory import devices, estimate
 from viz_engine.memory.capacity import Workload
 from viz_engine.memory.deployment import Settings
 from viz_engine.memory.estimate import Choice
+from viz_engine.memory.lengths import averages
 from viz_engine.model import config, files
 from viz_engine.run import cost
 from viz_engine.run.log import RunLog
@@ -49,7 +50,7 @@ def test_the_memory_page_predicts_the_same_ttft(columns: int, changes: dict) -> 
         settings=Settings(context_len=columns, engine="transformers"),
         device=devices.this_machine(CEILINGS),
         num_devices=1,
-        load=Workload(prompt_len=columns, output_len=1),
+        load=Workload(lengths=averages(columns, 1)),
     )
     found = estimate.ttft(choice, columns)
     assert found.bound_s == pytest.approx(latency.predicted_ttft_s(started, CEILINGS, columns))

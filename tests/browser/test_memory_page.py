@@ -183,7 +183,7 @@ def test_every_part_of_the_bar_says_what_it_is(visit: Page) -> None:
 
 def test_bars_beside_stay_while_a_slider_moves_the_present_one(visit: Page) -> None:
     visit.open()
-    visit.page.get_by_role("button", name="Compare").click()
+    visit.page.get_by_role("button", name="Add to comparison").click()
     visit.wait(lambda: visit.page.locator(".bill .spread").count() == 2)
     sizes = visit.page.locator(".bill svg.bars text", has_text="× 16")
     slider = visit.page.get_by_role("slider", name="Context")

@@ -25,7 +25,7 @@ def start(visit: Visit, prompt: str, *, new_tokens: int, repeats: int = 1) -> No
     box = visit.page.get_by_role("textbox", name="Prompt")
     box.fill(prompt)
     box.press("Tab")
-    visit.slide("Context to read", "as it is")
+    visit.slide("Length of the prompt", "your prompt only")
     visit.slide("New tokens", str(new_tokens))
     visit.slide("Repeats", str(repeats))
     visit.start("Race")

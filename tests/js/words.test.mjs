@@ -42,9 +42,9 @@ test("the sentence tells this run's own story", () => {
   const words = wordsOf(strings("en"), "en");
   const say = (run, cursor) => plain(sentenceOf(run, cursor, words).text);
   assert.match(say(null, { k: 0 }), /Press Generate/);
-  assert.equal(say(runWith(), { k: 2, ended: false }), "The first token took 2.1 s: the model read 1 900 tokens. The second took 0.020 s: the cache keeps what was read, so only one token was left to read.");
-  assert.equal(say(runWith(), { k: 1, ended: false }), "The first token took 2.1 s: the model had to read 1 900 tokens before it.");
-  assert.match(say(runWith({ steps: [], tokenSteps: [] }), { k: 0, ended: false }), /reading all 1 900/);
+  assert.equal(say(runWith(), { k: 2, ended: false }), "The first token took 2.1 s: the model had to work through 1 900 prompt tokens. The second took 0.020 s: one new token, the rest was in the KV cache.");
+  assert.equal(say(runWith(), { k: 1, ended: false }), "The first token took 2.1 s: the model had to work through 1 900 prompt tokens before it.");
+  assert.match(say(runWith({ steps: [], tokenSteps: [] }), { k: 0, ended: false }), /working through all 1 900/);
   const over = (reason, more) => runWith({ finished: { finish_reason: reason }, status: { state: "finished" }, ...more });
   assert.match(say(over("cancelled"), { k: 2, ended: true }), /Stopped after 2 tokens/);
   assert.match(say(over("error", { error: "The engine died." }), { k: 2, ended: true }), /The engine died/);
@@ -74,7 +74,7 @@ test("one is singular, everything else plural", () => {
   assert.equal(t("text.done", { n: "0" }), "0 tokens");
   assert.equal(t("fig.gaps", { n: "1" }), "1 gap");
   assert.match(t("say.error", { steps: "1", error: "x" }), /after 1 step: x/);
-  assert.match(t("say.first", { ttft: "2 s", tokens: "1" }), /read 1 token before it/);
+  assert.match(t("say.first", { ttft: "2 s", tokens: "1" }), /work through 1 prompt token before it/);
   for (const language of ["en", "zh"]) {
     const all = strings(language);
     for (const key of Object.keys(all)) {
@@ -92,14 +92,14 @@ test("a run that ended early says why, also after it has started", () => {
   const reading = { steps: [], tokenSteps: [], pieces: [[]] };
   const read = { ...runWith().steps[0], num_new_tokens: [256], token_ids: [[]] };
   const cut = "The file ends before the run does.";
-  assert.match(say(runWith({ status: status(cut) }), end), /left to read\. The file ends/);
-  assert.match(say(runWith({ status: status("Stopped: too long."), finished: { finish_reason: "cancelled" } }), end), /read\. Stopped: too long\.$/);
-  assert.match(say(runWith({ status: status("Stopped."), finished: { finish_reason: "cancelled" } }), end), /read\. Stopped after 2 tokens\.$/);
+  assert.match(say(runWith({ status: status(cut) }), end), /KV cache\. The file ends/);
+  assert.match(say(runWith({ status: status("Stopped: too long."), finished: { finish_reason: "cancelled" } }), end), /cache\. Stopped: too long\.$/);
+  assert.match(say(runWith({ status: status("Stopped."), finished: { finish_reason: "cancelled" } }), end), /cache\. Stopped after 2 tokens\.$/);
   assert.equal(say(runWith({ ...reading, status: status(cut) }), { k: 0, ended: true }), `Stopped while reading: 0 of 1 900 prompt tokens were read, no token came. ${cut}`);
   const stopped = runWith({ ...reading, steps: [read], status: status("Stopped."), finished: { finish_reason: "cancelled" } });
   assert.equal(say(stopped, { k: 1, ended: true }), "Stopped while reading: 256 of 1 900 prompt tokens were read, no token came.");
   assert.equal(say({ started: null, status: status("Stopped: shutting down."), error: null }, { k: 0 }), "Stopped: shutting down.");
-  assert.match(say({ started: null, status: status(null), error: null }, { k: 0 }), /ended before it began/);
+  assert.match(say({ started: null, status: status(null), error: null }, { k: 0 }), /stopped before its first step/);
 });
 
 test("the server's word for a plain stop is known, so that it is not said twice", () => {
@@ -120,17 +120,17 @@ test("rows that were found were not read, and are not billed for", () => {
   const run = runWith();
   run.started.found_len = [1500];
   const story = plain(sentenceOf(run, { k: 2 }, words).text);
-  assert.match(story, /^The first token took 2\.1 s: the model read 400 tokens\./);
+  assert.match(story, /^The first token took 2\.1 s: the model had to work through 400 prompt tokens\./);
   assert.match(story, /1 500 more prompt tokens were not read: their rows were in the cache before\.$/);
   const begun = runWith({ steps: [], tokenSteps: [], started: run.started });
-  assert.match(plain(sentenceOf(begun, { k: 0 }, words).text), /reading all 400 .* 1 500 more/);
+  assert.match(plain(sentenceOf(begun, { k: 0 }, words).text), /working through all 400 .* 1 500 more/);
 });
 
 test("a second token that came with drafts is not said to be alone", () => {
   const words = wordsOf(strings("en"), "en");
   const run = runWith();
   run.steps[1].drafted = [[7, 8]];
-  assert.match(plain(sentenceOf(run, { k: 2 }, words).text), /the second took 0\.020 s: the same pass also checked/);
+  assert.match(plain(sentenceOf(run, { k: 2 }, words).text), /The second took 0\.020 s: the same pass also checked/);
 });
 
 test("a model of fewer than a thousand million weights is called tiny", () => {

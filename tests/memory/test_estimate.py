@@ -112,7 +112,7 @@ def test_a_request_is_plain_rows_and_says_what_the_engine_reserves_where_that_is
     blocks = 512 + 513  # of 12 layers each
     assert windowed.reserved_bytes == blocks * 16 * 12 * row
     assert windowed.plan.kv_bytes == 16 * windowed.reserved_bytes
-    assert card(windowed, 1).note == "rows alone; vLLM reserves 384 MiB a GPU"
+    assert card(windowed, 1).note == "cache rows only; vLLM reserves 384 MiB per GPU"
     assert "reserves" not in card(estimate.make(choose(engine="vllm")), 1).note
     texts = [text for _, _, text in tables.accident_notices(windowed, english)]
     assert all(text.startswith("The cache that vLLM reserves") for text in texts[1:])

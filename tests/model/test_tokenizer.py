@@ -162,7 +162,7 @@ def test_template_features_of_transformers_work(tokenizer: PromptTokenizer) -> N
 def test_a_model_without_template_says_so(tokenizer: PromptTokenizer) -> None:
     bare = PromptTokenizer(tokenizer._tokenizer)
     assert not bare.has_chat_template
-    with pytest.raises(UserError, match="raw text"):
+    with pytest.raises(UserError, match="chat format"):
         bare.encode_prompt("Hi", chat=True)
 
 

@@ -40,14 +40,14 @@ class Visit:
         prompt: str,
         *,
         new_tokens: int = 8,
-        context: str = "as it is",
+        context: str = "your prompt only",
         cache: bool = True,
     ) -> None:
         """Fill the boxes and press Generate."""
         box = self.page.get_by_role("textbox", name="Prompt")
         box.fill(prompt)
         box.press("Tab")
-        self.slide("Context to read", context)
+        self.slide("Length of the prompt", context)
         self.slide("New tokens", str(new_tokens))
         if not cache:
             self.page.get_by_role("button", name="Model and settings").click()
