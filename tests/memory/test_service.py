@@ -22,7 +22,15 @@ def test_other_people_s_prompts_cost_everybody_something() -> None:
     low, high = made.paged.requests_per_s
     assert low < high <= made.bound_per_s
     assert low == pytest.approx(1 / (made.ttft_s + 127 * made.itl_s / made.room))
-    assert high == pytest.approx(min(1 / made.ttft_s, made.room / (127 * made.itl_s)))
+    assert made.read_s == made.ttft_s  # a forward takes one such prompt
+    assert high == pytest.approx(min(1 / made.read_s, made.room / (127 * made.itl_s)))
+
+
+def test_short_prompts_share_the_reading_of_the_weights_where_all_overlaps() -> None:
+    _, made = served(64, 32)
+    assert made.read_s < made.ttft_s / 4
+    low, high = made.paged.requests_per_s
+    assert high <= made.bound_per_s and made.bound_per_s > 1 / made.ttft_s
 
 
 def test_a_spread_of_lengths_costs_more_than_its_averages() -> None:

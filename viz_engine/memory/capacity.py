@@ -38,17 +38,25 @@ class Served:
 
 
 def served(
-    sequences: int, *, ttft_s: float, itl_s: float, output_len: float, think_s: float = 0.0
+    sequences: int,
+    *,
+    ttft_s: float,
+    itl_s: float,
+    output_len: float,
+    think_s: float = 0.0,
+    read_s: float | None = None,
 ) -> Served:
     """N requests at a time, each with a prompt that takes TTFT to read and n tokens to write at ITL
     a step: `X = 1 / (TTFT + (n - 1) ITL / N)` requests a second where reading and writing take
-    turns, `X = min(1 / TTFT, N / ((n - 1) ITL))` where they overlap perfectly. By the interactive
+    turns, `X = min(1 / TTFT, N / ((n - 1) ITL))` where they overlap perfectly; short prompts then
+    share a forward, of which one takes `read_s` in place of TTFT. By the interactive
     response time law `N = X (R + Z)` over all people, those who wait and those who think:
     `U = N + X Z`."""
     if not sequences:
         return Served(sequences=0, requests_per_s=(0.0, 0.0), users=(0, 0))
     writing = max(output_len - 1, 0) * itl_s / sequences  # of one request, shared with the others
-    rates = 1 / (ttft_s + writing), min(1 / ttft_s, 1 / writing if writing else float("inf"))
+    read = ttft_s if read_s is None else read_s
+    rates = 1 / (ttft_s + writing), min(1 / read, 1 / writing if writing else float("inf"))
     users = tuple(int(sequences + rate * think_s + 1e-9) for rate in rates)
     return Served(sequences=sequences, requests_per_s=rates, users=users)
 

@@ -29,6 +29,11 @@ CONTEXT_LENS = (
 )
 SEQUENCES = (*range(1, 9), *(n * 2**power for power in range(2, 10) for n in (3, 4)), 4096)
 GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 72, 128, 256)
+# Most that the page asks for: half of what can be sized, since it says what twice as much comes to.
+MOST = {
+    "context_len": deployment.MAX_CONTEXT // 2,
+    "num_sequences": deployment.MAX_SEQUENCES // 2,
+}
 ACCIDENT_LENS = (4096, 32768)  # the classic raise of the maximum length
 
 
@@ -185,11 +190,11 @@ def compute_format(choice: Choice) -> str:
     return {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(name, "bf16")
 
 
-def ttft(choice: Choice, prompt_len: int) -> StepTime | None:
-    """Least time to read one prompt (`cost.prefill_work`). None where one of its parts has no basis
-    (`why_no_time`)."""
-    kv_bytes = _kv_bytes(choice, prompt_len, 1)
-    return _step(choice, cost.prefill_work, kv_bytes, prompt_len=prompt_len)
+def ttft(choice: Choice, prompt_len: int, num_prompts: int = 1) -> StepTime | None:
+    """Least time to read one prompt, or several in one forward (`cost.prefill_work`). None where
+    one of its parts has no basis (`why_no_time`)."""
+    kv_bytes = _kv_bytes(choice, prompt_len, num_prompts)
+    return _step(choice, cost.prefill_work, kv_bytes, prompt_len=prompt_len, batch=num_prompts)
 
 
 def itl(choice: Choice, context_len: int, num_sequences: int) -> StepTime | None:

@@ -12,8 +12,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlencode
 
-from viz_engine.memory.deployment import MAX_CONTEXT, MAX_SEQUENCES, Settings
-from viz_engine.memory.estimate import Choice, Estimate
+from viz_engine.memory.deployment import Settings
+from viz_engine.memory.estimate import MOST, Choice, Estimate
 from viz_engine.memory.plan import Limit
 
 LINK = {  # parameter of the address -> field of Settings
@@ -34,8 +34,8 @@ FLAGS = {"prefix": lambda settings: settings.state_blocks > 1, "kvu": lambda s: 
 NAMES = ("model", "gpu", "n", *LINK, *FLAGS)  # of all parameters
 ALWAYS = ("ctx", "seq", "engine")  # named even where plain: the page begins with others
 WHOLE = {  # numbers that can be typed: least and most
-    "ctx": (1, MAX_CONTEXT),
-    "seq": (1, MAX_SEQUENCES),
+    "ctx": (1, MOST["context_len"]),
+    "seq": (1, MOST["num_sequences"]),
     "block": (1, 2**20),
     "batch": (1, 2**24),
     "drafts": (0, 64),

@@ -25,7 +25,8 @@ class Service:
     room: int  # requests that fit at a time, each as long as on average
     paged: Served | None
     reserved: Served | None
-    ttft_s: float | None  # mean over the prompts
+    ttft_s: float | None  # mean over the prompts, each read alone
+    read_s: float | None  # the same of a prompt among as many as a forward has room for
     itl_s: float | None  # of a full copy
     bound_per_s: float | None  # requests whose prompts can be read at the very most
 
@@ -38,9 +39,16 @@ def of(found: Estimate) -> Service:
     limit = memory_plan.most_sequences(choice.model, held, choice.device.capacity_bytes)
     room = deployment.MAX_SEQUENCES if limit.unbounded else limit.value
     first, step = _mean_ttft(choice, estimate.middle), _itl(choice, room, estimate.middle)
+    read = _mean_ttft(choice, estimate.middle, together=True)
     if first is None or step is None:
         return Service(
-            room=room, paged=None, reserved=None, ttft_s=first, itl_s=step, bound_per_s=None
+            room=room,
+            paged=None,
+            reserved=None,
+            ttft_s=first,
+            read_s=read,
+            itl_s=step,
+            bound_per_s=None,
         )
     most = deployment.MAX_SEQUENCES if found.most.unbounded else found.most.value
     fewer = min(most, room)
@@ -52,6 +60,7 @@ def of(found: Estimate) -> Service:
             itl_s=_itl(choice, num, estimate.middle) or 0.0,
             output_len=load.lengths.output_mean,
             think_s=load.think_s,
+            read_s=read,
         )
 
     return Service(
@@ -59,8 +68,9 @@ def of(found: Estimate) -> Service:
         paged=served(room),
         reserved=served(fewer),
         ttft_s=first,
+        read_s=read,
         itl_s=step,
-        bound_per_s=1 / _mean_ttft(choice, lambda time: time.bound_s),
+        bound_per_s=1 / _mean_ttft(choice, lambda time: time.bound_s, together=True),
     )
 
 
@@ -69,10 +79,18 @@ def held_len(choice: Choice) -> int:
     return max(1, round(choice.load.lengths.held_mean))
 
 
-def _mean_ttft(choice: Choice, pick: Callable[[StepTime], float]) -> float | None:
-    """Over the prompts; None where a time has no basis."""
-    times = [estimate.ttft(choice, prompt) for prompt in choice.load.lengths.prompts]
-    return None if None in times else fmean(map(pick, times))
+def _mean_ttft(
+    choice: Choice, pick: Callable[[StepTime], float], *, together: bool = False
+) -> float | None:
+    """Over the prompts, each read alone, or `together` with as many of its length as a forward has
+    room for, which share the reading of the weights; None where a time has no basis."""
+    found = []
+    for prompt in choice.load.lengths.prompts:
+        num = max(1, choice.deployment.batched_tokens // prompt) if together else 1
+        if (time := estimate.ttft(choice, prompt, num)) is None:
+            return None
+        found.append(pick(time) / num)
+    return fmean(found)
 
 
 def _itl(choice: Choice, num: int, pick: Callable[[StepTime], float]) -> float | None:
@@ -97,12 +115,12 @@ def in_flight(found: Estimate, served: Service, rate: float) -> list[tuple[int, 
             overlap=overlap,
         )
 
-    if rate * served.ttft_s >= 1:
-        return [None, None]
     room = served.paged.sequences
     return [
         capacity.steady(rate, room, lambda num, overlap=overlap: duration_s(num, overlap))
-        for overlap in (False, True)
+        if rate * read < 1
+        else None
+        for overlap, read in ((False, served.ttft_s), (True, served.read_s))
     ]
 
 
@@ -129,15 +147,17 @@ def speeds(found: Estimate, served: Service) -> list[SpeedPoint]:
         (lambda time: time.slow_s, 0),
     )
     firsts = [_mean_ttft(choice, pick) for pick, _ in ends]
+    reads = [_mean_ttft(choice, pick, together=True) for pick, _ in ends]
     num = 1
     while True:
         pairs = []
-        for first, (pick, which) in zip(firsts, ends, strict=True):
+        for first, read, (pick, which) in zip(firsts, reads, ends, strict=True):
             rate = capacity.served(
                 num,
                 ttft_s=first,
                 itl_s=_itl(choice, num, pick),
                 output_len=choice.load.lengths.output_mean,
+                read_s=read,
             ).requests_per_s[which]
             tokens = rate * choice.load.lengths.output_mean
             pairs.append((tokens / num, tokens / gpus_of_a_copy(choice)))

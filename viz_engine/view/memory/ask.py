@@ -274,8 +274,8 @@ class DeploymentAsk:
 
     def _options(self) -> None:
         """Numbers to type, and what an engine can be started with."""
-        self._number("context", 1, deployment.MAX_CONTEXT)
-        self._number("sequences", 1, deployment.MAX_SEQUENCES)
+        self._number("context", 1, estimate.MOST["context_len"])
+        self._number("sequences", 1, estimate.MOST["num_sequences"])
         engine = state.mem_engine
         self._number("block", 1, 2**20, disabled=engine not in ("vllm", "sglang", "tensorrt-llm"))
         self._number("batched", 1, 2**24)

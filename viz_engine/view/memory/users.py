@@ -194,7 +194,8 @@ def _users_lines(found: Estimate, service: Service, say: Say) -> list[str]:
         say("mem.formula.held", held=grouped(memory_service.held_len(found.choice))),
         say("mem.formula.room", num=grouped(paged.sequences)),
         say("mem.formula.turns", rate=low, **numbers),
-        say("mem.formula.overlap", rate=high, **numbers),
+        say("mem.formula.overlap", rate=high, **numbers | {"ttft": time_text(service.read_s)}),
+        say("mem.formula.together", tokens=grouped(found.choice.deployment.batched_tokens)),
         say(
             "mem.formula.people",
             num=grouped(paged.sequences),
