@@ -73,3 +73,27 @@ def test_nobody_is_served_where_nothing_fits() -> None:
     made = service.of(found)
     assert made.paged is None and service.speeds(found, made) == []
     assert capacity.served(0, ttft_s=1, itl_s=1, output_len=5).users == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "vllm", "state_blocks": 2, "num_draft_tokens": 3, "block_len": 32},
+        {"engine": "llama.cpp", "unified": True},
+        {"engine": "sglang", "block_len": 64},
+    ],
+)
+def test_an_option_of_an_engine_leaves_what_has_no_engine_alone(options: dict) -> None:
+    """The cache of one request, its times: nothing is rounded there, whatever is asked."""
+    found, plain = estimate.make(choose(**options)), estimate.make(choose(engine="exact"))
+    assert service.of(found).paged.users[0] > 0
+    assert found.request.kv_bytes == plain.request.kv_bytes
+    assert found.itl.work.num_bytes == plain.itl.work.num_bytes
+
+
+def test_the_stages_of_a_pipeline_read_prompts_at_the_same_time() -> None:
+    _, one = served(8192, 128)
+    found, staged = served(8192, 128, pp=2)
+    assert staged.bound_per_s == pytest.approx(2 * one.bound_per_s)
+    for point in service.speeds(found, staged):
+        assert point.slow[1] <= point.fast[1] <= point.bound[1]

@@ -154,6 +154,20 @@ def test_a_choice_that_never_worked_still_has_its_sliders(mounted: dict) -> None
     assert estimate.CONTEXT_LENS[view["at"][0]] == 32768
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"engine": "vllm", "prefix": "1", "drafts": "3", "util": "0.85", "batch": "3000"},
+        {"engine": "llama.cpp", "kvu": "1", "ctx": "100001", "seq": "9"},
+        {"engine": "vllm", "ctx": str(2**32), "seq": str(2**23)},
+    ],
+)
+def test_an_engine_s_options_and_any_number_open_without_a_warning(query: dict) -> None:
+    test = page(lang="en", model="llama-3.1-8b", **query)
+    kept = {k: v if isinstance(v, str) else v[0] for k, v in test.query_params.items()}
+    assert query.items() <= kept.items() and not test.warning
+
+
 def test_one_sequence_stays_in_the_address(mounted: dict) -> None:
     test = page(lang="en", model="llama-3.1-8b", ctx="4096", seq="1")
     assert test.query_params["seq"] in ("1", ["1"]) and test.session_state["mem_sequences"] == 1

@@ -124,7 +124,12 @@ def _unrounded(plan: Plan) -> tuple[ModelConfig, Settings]:
     model = served.model
     plain = model if served.dtype == model.dtype else replace(model, dtype=served.dtype)
     formats = {"kv_format": served.k_format, "v_format": served.v_format}
-    return plain, replace(plan.settings, engine="exact", num_sequences=1, **formats)
+    return plain, replace(_bare(plan.settings), num_sequences=1, **formats)
+
+
+def _bare(settings: Settings) -> Settings:
+    """Without an engine, and without what only an engine has."""
+    return replace(settings, engine="exact", block_len=None, state_blocks=1, unified=False)
 
 
 def parts(plan: Plan) -> dict[str, int]:
@@ -153,7 +158,7 @@ def bits_of(choice: Choice, weight_format: str) -> float:
 
 def _kv_bytes(choice: Choice, context_len: int, num_sequences: int) -> int:
     """Rows and states in use on one rank, nothing rounded; all stages of a pipeline."""
-    served = deployment.resolve(choice.model, replace(choice.settings, engine="exact", pp=1))
+    served = deployment.resolve(choice.model, replace(_bare(choice.settings), pp=1))
     return sum(kind.num_bytes for kind in reserve.kinds(served, context_len, num_sequences))
 
 

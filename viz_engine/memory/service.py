@@ -70,7 +70,9 @@ def of(found: Estimate) -> Service:
         ttft_s=first,
         read_s=read,
         itl_s=step,
-        bound_per_s=1 / _mean_ttft(choice, lambda time: time.bound_s, together=True),
+        # The stages of a pipeline read different prompts at the same time.
+        bound_per_s=choice.settings.pp
+        / _mean_ttft(choice, lambda time: time.bound_s, together=True),
     )
 
 
@@ -148,14 +150,17 @@ def speeds(found: Estimate, served: Service) -> list[SpeedPoint]:
     )
     firsts = [_mean_ttft(choice, pick) for pick, _ in ends]
     reads = [_mean_ttft(choice, pick, together=True) for pick, _ in ends]
+    reads[0], pp = 1 / served.bound_per_s, choice.settings.pp
     num = 1
     while True:
         pairs = []
-        for first, read, (pick, which) in zip(firsts, reads, ends, strict=True):
+        # At the bound each stage of a pipeline steps its part of the requests meanwhile.
+        besides = (max(1, num // pp), num, num)
+        for first, read, (pick, which), beside in zip(firsts, reads, ends, besides, strict=True):
             rate = capacity.served(
                 num,
                 ttft_s=first,
-                itl_s=_itl(choice, num, pick),
+                itl_s=_itl(choice, beside, pick),
                 output_len=choice.load.lengths.output_mean,
                 read_s=read,
             ).requests_per_s[which]
