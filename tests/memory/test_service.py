@@ -97,3 +97,10 @@ def test_the_stages_of_a_pipeline_read_prompts_at_the_same_time() -> None:
     assert staged.bound_per_s == pytest.approx(2 * one.bound_per_s)
     for point in service.speeds(found, staged):
         assert point.slow[1] <= point.fast[1] <= point.bound[1]
+
+
+def test_gpus_outside_a_whole_copy_are_paid_too() -> None:
+    found, made = served(2048, 512, tp=2)
+    one = service.costs(found.choice, made.paged, 1.0)[0][0]
+    five = replace(found.choice, num_devices=5)  # two copies, and one to spare
+    assert service.costs(five, made.paged, 1.0)[0][0] == pytest.approx(one * 5 / 4)

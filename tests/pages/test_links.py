@@ -57,3 +57,10 @@ def test_a_model_of_the_list_can_be_chosen_by_link(name: str) -> None:
     test = opened("memory", lang="en", model=name)
     assert test.session_state["mem_model"] == name and not notices(test)
     assert all(card["value"] not in ("", "-") for card in view(test)["frame"]["cards"][:1])
+
+
+def test_a_link_keeps_the_lengths_and_the_pause() -> None:
+    test = opened("memory", lang="en", prompt="8192", new="128", think="12.5")
+    state = test.session_state
+    assert (state.mem_prompt_len, state.mem_output_len, state.mem_think) == (8192, 128, 12.5)
+    assert not notices(test)

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from viz_engine.memory.deployment import Settings
 from viz_engine.memory.estimate import MOST, Choice, Estimate
+from viz_engine.memory.lengths import MAX_TOKENS
 from viz_engine.memory.plan import Limit
 
 LINK = {  # parameter of the address -> field of Settings
@@ -30,8 +31,10 @@ LINK = {  # parameter of the address -> field of Settings
     "util": "utilization",
     "drafts": "num_draft_tokens",
 }
+LOAD = {"prompt": (1, MAX_TOKENS), "new": (1, MAX_TOKENS)}  # averages of the requests
+THINK = (0.0, 1e6)  # seconds
 FLAGS = {"prefix": lambda settings: settings.state_blocks > 1, "kvu": lambda s: s.unified}
-NAMES = ("model", "gpu", "n", *LINK, *FLAGS)  # of all parameters
+NAMES = ("model", "gpu", "n", *LINK, *FLAGS, *LOAD, "think")  # of all parameters
 ALWAYS = ("ctx", "seq", "engine")  # named even where plain: the page begins with others
 WHOLE = {  # numbers that can be typed: least and most
     "ctx": (1, MOST["context_len"]),
@@ -51,7 +54,11 @@ def to_query(model_name: str, device_name: str, choice: Choice) -> dict[str, str
         value = getattr(choice.settings, name)
         if value is not None and (value != getattr(plain, name) or key in ALWAYS):
             found[key] = str(value)
-    return found | {key: "1" for key, on in FLAGS.items() if on(choice.settings)}
+    found |= {key: "1" for key, on in FLAGS.items() if on(choice.settings)}
+    lengths = choice.load.lengths
+    if lengths.num == 1:  # a spread or pairs of the visitor's are not in an address
+        found |= {"prompt": f"{lengths.prompt_mean:.0f}", "new": f"{lengths.output_mean:.0f}"}
+    return found | {"think": f"{choice.load.think_s:g}"}
 
 
 def address(query: Mapping[str, str]) -> str:
@@ -65,7 +72,7 @@ def from_query(
     """The values that an address names, of those that are `offered` for each parameter or can be
     typed, exactly, and the parameters whose value is none of them."""
     found, wrong = {}, []
-    for key in dict.fromkeys((*offered, *WHOLE, "util", *FLAGS)):
+    for key in dict.fromkeys((*offered, *WHOLE, "util", *FLAGS, *LOAD, "think")):
         text = query.get(key)
         if text is None:
             continue
@@ -85,8 +92,13 @@ def _value(key: str, text: str, offered: Mapping[str, Sequence[object]]) -> obje
         if not 0 < share <= 1:
             raise ValueError(text)
         return share
-    if key in WHOLE:
-        least, most = WHOLE[key]
+    if key == "think":
+        pause = float(text) if text.isascii() and len(text) < 20 else -1.0
+        if not THINK[0] <= pause <= THINK[1]:
+            raise ValueError(text)
+        return pause
+    if key in WHOLE or key in LOAD:
+        least, most = (WHOLE | LOAD)[key]
         if not (text.isascii() and text.isdecimal() and len(text) < 20):
             raise ValueError(text)
         if not least <= int(text) <= most:

@@ -183,10 +183,10 @@ def costs(
     choice: Choice, served: Served, price: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """A million tokens written, and a million read or written, each (perfect overlap, no overlap),
-    in the unit of `price`, which is for a GPU and hour. The whole price stands on either: they are
-    two ways to share out one cost, not a sum."""
+    in the unit of `price`, which is for a GPU and hour; those outside a whole copy are paid too.
+    The whole price stands on either: they are two ways to share out one cost, not a sum."""
     lengths = choice.load.lengths
-    a_second = price * gpus_of_a_copy(choice) / 3600
+    a_second = price * choice.num_devices / choice.num_replicas / 3600
     written, every = (
         tuple(a_second / (rate * tokens) * 1e6 for rate in reversed(served.requests_per_s))
         for tokens in (lengths.output_mean, lengths.output_mean + lengths.prompt_mean)

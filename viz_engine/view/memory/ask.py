@@ -110,6 +110,7 @@ class DeploymentAsk:
         offered |= {"model": tuple(config.preset_table()), "gpu": device_names()}
         found, wrong = memory_link.from_query(dict(st.query_params), offered)
         keys |= {"prefix": "mem_prefixes", "kvu": "mem_unified"}
+        keys |= {"prompt": "mem_prompt_len", "new": "mem_output_len", "think": "mem_think"}
         for key, value in found.items():
             state[keys[key]] = value
         if wrong:

@@ -85,7 +85,8 @@ def cost_cards(
     if service.paged is None or not service.paged.sequences:
         return []
     written, every = memory_service.costs(found.choice, service.paged, price)
-    lengths, gpus = found.choice.load.lengths, memory_service.gpus_of_a_copy(found.choice)
+    choice, lengths = found.choice, found.choice.load.lengths
+    gpus = three(choice.num_devices / choice.num_replicas)  # those outside a whole copy paid too
     made = []
     for name, ends, tokens in (
         ("cost_written", written, lengths.output_mean),
