@@ -28,7 +28,7 @@ def test_a_sweep_of_ones_own_takes_the_recorded_ones_place_and_has_a_link(visit:
     box = visit.page.get_by_role("textbox", name="Prompt lengths, in tokens")
     box.fill("64, 128")
     box.press("Tab")
-    visit.page.get_by_text("values × repeats: 2 × 3").wait_for()
+    visit.page.get_by_text("2 values × 3 repeats").wait_for()
     visit.settle()
     visit.page.evaluate("document.fonts.ready.then(() => true)")
     places = visit.page.evaluate_handle(WATCH_PLACES)

@@ -15,7 +15,7 @@ from viz_engine.memory import deployment, serving_engines
 from viz_engine.memory.deployment import Settings, resolve
 from viz_engine.model import config, formats, weights
 from viz_engine.model.config import ModelConfig
-from viz_engine.model.spec import LayerSpec
+from viz_engine.model.spec import LayerSpec, WeightGroup
 from viz_engine.paths import ROOT
 from viz_engine.run import cost
 
@@ -44,6 +44,25 @@ LATENT_KEYS = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_d
 DERIVED = {"layers_with_kv", "recurrent_layers", "mamba_layers", "cells", "groups", "group_size"}
 DERIVED |= {"page_bytes", "mamba_page_bytes", "attn_bytes_per_token", "align", "ssm_d_conv"}
 SWA_BUILD_PARTS = ("full", "swa")
+
+
+def vllm_available_bytes(
+    total_bytes: float,
+    utilization: float,
+    *,
+    weight_bytes: float,
+    non_torch_bytes: float,
+    activation_bytes: float,
+) -> int:
+    """What vLLM leaves for the cache: `total x utilization - weights - non-torch - activation
+    peak` (worker `determine_available_memory`; CUDA graphs are not subtracted)."""
+    usable = total_bytes * utilization
+    return int(usable - weight_bytes - non_torch_bytes - activation_bytes)
+
+
+def split_latent_numbers(groups: tuple[WeightGroup, ...]) -> int:
+    """Weights that a GGUF of a latent model holds twice since 2025: kv_b and its split copies."""
+    return sum(group.num_weights for group in groups if group.name == "attention.kv_b")
 
 
 def fact(name: str) -> dict:
@@ -96,7 +115,7 @@ def available(fact: dict) -> float:
     total, share = s.get("usable_GiB"), 1.0
     if total is None:
         total, share = float(re.search(r"([\d.]+) GiB", s["gpu"])[1]), s["util"]
-    return serving_engines.vllm_available_bytes(
+    return vllm_available_bytes(
         total * GIB,
         share,
         weight_bytes=s["weights_GiB"] * GIB,
@@ -116,7 +135,7 @@ def weight_size(fact: dict) -> float:
 
 def params(fact: dict) -> float:
     model = model_of(fact)
-    twice = weights.split_latent_numbers(model.weights) if "split" in fact["model"] else 0
+    twice = split_latent_numbers(model.weights) if "split" in fact["model"] else 0
     return model.num_parameters + twice
 
 

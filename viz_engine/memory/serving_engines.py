@@ -209,20 +209,6 @@ class _VllmAsk:
         )
 
 
-def vllm_available_bytes(
-    total_bytes: float,
-    utilization: float,
-    *,
-    weight_bytes: float,
-    non_torch_bytes: float,
-    activation_bytes: float,
-) -> int:
-    """What vLLM leaves for the cache: `total x utilization - weights - non-torch - activation
-    peak` (worker `determine_available_memory`; CUDA graphs are not subtracted)."""
-    usable = total_bytes * utilization
-    return int(usable - weight_bytes - non_torch_bytes - activation_bytes)
-
-
 def vllm_longest(served: Deployment, available_bytes: int, *, upper: int) -> int:
     """ "estimated maximum model length": the longest request that `available_bytes` hold, at most
     `upper`; 0: not even one token."""

@@ -71,11 +71,6 @@ def _allocated(num_bytes: int) -> int:
     return segment if segment - num_bytes <= MIB else num_bytes
 
 
-def split_latent_numbers(groups: tuple[WeightGroup, ...]) -> int:
-    """Weights that a GGUF of a latent model holds twice since 2025: kv_b and its split copies."""
-    return sum(group.num_weights for group in groups if group.name == "attention.kv_b")
-
-
 def widest(groups: tuple[WeightGroup, ...]) -> int:
     """Width of the widest MLP that one token passes through: gate and up of a dense layer, or of
     the experts it is routed to together. 0: none known."""

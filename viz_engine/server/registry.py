@@ -200,14 +200,6 @@ class Registry:
         """A page looks at a run that it does not subscribe to."""
         run.unwatched_since = self._clock()
 
-    def active_run(self, session_id: str) -> Run | None:
-        """The run of a session that is queued or on."""
-        with self._lock:
-            for run in self._runs.values():
-                if run.session_id == session_id and not run.finished and not run.held:
-                    return run
-        return None
-
     def runs_of(self, session_id: str, shown_id: str | None = None) -> list[Run]:
         """Finished runs with steps that a session made or shows, newest first."""
         with self._lock:
