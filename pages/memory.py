@@ -255,25 +255,6 @@ def measured(_: Estimate) -> None:
     st.caption(say("mem.rest_text"))
 
 
-def log_chosen(shown: Estimate, engine: str) -> dict[str, object]:
-    """What the boxes say where a log is silent: of the engine that the log is of."""
-    settings = shown.choice.settings
-    if settings.engine != engine:
-        return {}
-    block = "page_len" if engine == "sglang" else "block_len"
-    held = {
-        "tp": settings.tp if settings.tp > 1 else None,
-        "pp": settings.pp if settings.pp > 1 else None,
-        "kv_format": settings.kv_format if settings.kv_format != "auto" else None,
-        "n_seq": settings.num_sequences if engine == "llama.cpp" else None,
-        "batched_tokens": settings.batched_tokens,
-        block: settings.block_len,
-        "draft_tokens": settings.num_draft_tokens or None,
-        "prefix_caching": settings.state_blocks > 1 or None,
-    }
-    return {name: value for name, value in held.items() if value is not None}
-
-
 def log(shown: Estimate) -> None:
     """A server's start-up log: each capacity number recognised and set beside ours."""
     text = st.text_area(say("mem.log"), key="mem_log", height=140, help=say("mem.log_help"), **KEEP)
@@ -282,7 +263,10 @@ def log(shown: Estimate) -> None:
     name, model = boxes.model()
     try:
         found = server_log.read(text)
-        lines = log_comparison.compare(found, model, log_chosen(shown, found.engine))
+        asked = shown.choice.settings  # of the engine that the log is of, or of none
+        mine = asked.engine == found.engine
+        choices = log_comparison.chosen(asked, found.engine) if mine else {}
+        lines = log_comparison.compare(found, model, choices)
     except UserError as error:
         warn(page.text(error.message))
         return

@@ -8,16 +8,17 @@ import pytest
 
 from viz_engine.cli import size
 from viz_engine.memory import server_log
-from viz_engine.memory.log_comparison import Comparison, compare
+from viz_engine.memory.deployment import Settings
+from viz_engine.memory.log_comparison import Comparison, chosen, compare
 from viz_engine.model import config
 from viz_engine.paths import ROOT
 
 DATA = ROOT / "tests" / "data"
 
 
-def compared(text: str, model: object, **chosen: object) -> list[Comparison]:
+def compared(text: str, model: object, **choices: object) -> list[Comparison]:
     made = config.preset(model) if isinstance(model, str) else config.read(model)
-    return list(compare(server_log.read(text), made, chosen))
+    return list(compare(server_log.read(text), made, choices))
 
 
 def told(lines: list[Comparison], kind: str) -> list[str]:
@@ -69,9 +70,9 @@ def test_what_a_log_does_not_say_is_taken_from_the_choices_and_said(form: str) -
     model = config.read((DATA / "configs" / "qwen3.5-35b-a3b.json").read_bytes())
     silent = server_log.read(text.replace(", enable_prefix_caching=True", ""))
     assert told(list(compare(silent, model)), "kv_tokens") == ["differs"]
-    chosen = list(compare(silent, model, {"prefix_caching": True, "tp": 4}))
-    assert told(chosen, "kv_tokens") == ["equal"]  # tp is in the log: the choice does not hold
-    assert chosen[0].assumed == (("prefix_caching", True),)
+    asked = list(compare(silent, model, {"prefix_caching": True, "tp": 4}))
+    assert told(asked, "kv_tokens") == ["equal"]  # tp is in the log: the choice does not hold
+    assert asked[0].assumed == (("prefix_caching", True),)
     off = server_log.read(text.replace("enable_prefix_caching=True", form))
     assert off.starts[0].settings["prefix_caching"] is False
     assert told(list(compare(off, model, {"prefix_caching": True})), "kv_tokens") == ["differs"]
@@ -107,6 +108,35 @@ def test_settings_are_read_in_every_form(args: str) -> None:
     assert said == {"max_model_len": 32768, "tp": 2, "kv_format": "fp8_e4m3"}
 
 
+@pytest.mark.parametrize("num", [2, 3])
+def test_drafted_tokens_widen_the_states_and_take_a_block_each(num: int) -> None:
+    """club-3090#642: two RTX 3090, MTP with prefix caching; the numbers stand before the
+    arguments. With another number of drafts they do not come out."""
+    text = (DATA / "logs" / "draft-tokens.log").read_text(encoding="utf-8")
+    model = config.read((DATA / "configs" / "qwen3.5-27b.json").read_bytes())
+    log = server_log.read(
+        text.replace("'num_speculative_tokens': 3", f"'num_speculative_tokens': {num}")
+    )
+    lines = list(compare(log, model))
+    right = num == 3
+    assert told(lines, "kv_tokens") == ["within" if right else "differs"]
+    assert told(lines, "concurrency") == ["equal" if right else "differs"]
+    # club-3090#487: the same with less memory.
+    other = text.replace("11.05", "10.85").replace("623,873", "612,157").replace("2.38", "2.34")
+    assert told(list(compare(server_log.read(other), model)), "kv_tokens") == ["equal"]
+
+
+def test_settings_behind_the_numbers_are_theirs_unless_another_start_follows() -> None:
+    args = "non-default args: {'max_model_len': 32768, 'kv_cache_dtype': 'fp8'}\n"
+    (start,) = server_log.read(V1 + args).starts
+    assert start.settings["kv_format"] == "fp8"
+    one = "config: tensor_parallel_size=1 Initializing a V1 LLM engine\n"
+    begun = server_log.read(one + V1 + args).starts  # the second was stopped before its pool
+    assert [start.settings.get("kv_format") for start in begun] == [None]
+    two = server_log.read(V1 + args + V1).starts
+    assert [start.settings.get("kv_format") for start in two] == [None, "fp8"]
+
+
 def test_drafts_and_their_method_are_read_in_both_forms() -> None:
     for args in (
         "speculative_config=SpeculativeConfig(method='qwen3_next_mtp', num_spec_tokens=2)",
@@ -114,6 +144,24 @@ def test_drafts_and_their_method_are_read_in_both_forms() -> None:
     ):
         said = server_log.read(f"{args}\nAvailable KV cache memory: 1.00 GiB").starts[0].settings
         assert said == {"draft_method": "qwen3_next_mtp", "draft_tokens": 2}
+
+
+@pytest.mark.parametrize("method", ["eagle3", "draft_model", "ngram"])
+def test_layers_of_another_model_that_drafts_leave_the_verdict_open(method: str) -> None:
+    text = f"speculative_config=SpeculativeConfig(method='{method}', num_spec_tokens=2)\n" + V1
+    lines = compared(text, "qwen2.5-7b")
+    if method == "ngram":  # drafts from the text itself
+        assert told(lines, "kv_tokens") == ["within"]
+        return
+    assert told(lines, "kv_tokens") == told(lines, "concurrency") == ["unknown"]
+    (cause,) = [line.cause for line in lines if line.finding.kind == "kv_tokens"]
+    assert cause.key == "log.none.drafts"
+
+
+def test_what_a_start_lacks_is_named() -> None:
+    tokens = V1.splitlines(keepends=True)[1]
+    (line,) = compared(tokens, "qwen2.5-7b")
+    assert (line.verdict, line.cause.key) == ("unknown", "log.none.free")
 
 
 def test_the_smallest_rank_decides() -> None:
@@ -124,6 +172,32 @@ def test_the_smallest_rank_decides() -> None:
     lines = compared(ranks + V1.partition("\n")[2], "qwen2.5-7b")
     assert told(lines, "kv_tokens") == ["within"] and told(lines, "concurrency") == ["equal"]
     assert len({line.finding.rank for line in lines}) == 4
+
+
+def test_engines_of_data_parallelism_have_a_pool_each() -> None:
+    """Each number follows from the free memory of its own engine, in whatever order they come."""
+    block = 28 * 2 * 4 * 128 * 2 * 16  # qwen2.5-7b in bf16
+    free = {0: 24.83, 1: 20.12}
+    text = "".join(
+        f"(Worker_DP{dp}_TP{tp} pid={dp}{tp}) Available KV cache memory: {gib + tp / 10} GiB\n"
+        for dp, gib in free.items()
+        for tp in (0, 1)
+    )
+    for dp in (1, 0):
+        tokens = int(free[dp] * 2**30) // (block // 2) * 16
+        text += f"(EngineCore_DP{dp} pid={dp}) GPU KV cache size: {tokens:,} tokens\n"
+    lines = compared("tensor_parallel_size=2\n" + text, "qwen2.5-7b")
+    assert len({line.start for line in lines}) == 1
+    assert told(lines, "kv_tokens") == ["equal"] * 2
+
+
+def test_a_worker_that_counts_its_memory_again_starts_again() -> None:
+    start = (
+        "(Worker_TP0 pid=1) Available KV cache memory: 24.83 GiB\n"
+        "(EngineCore pid=2) GPU KV cache size: 464,848 tokens\n"
+    )
+    log = server_log.read(start + start)
+    assert [len(one.findings) for one in log.starts] == [2, 2]
 
 
 def test_a_second_start_without_a_mark_begins_where_memory_is_measured_again() -> None:
@@ -168,6 +242,38 @@ def test_blocks_of_rocm_and_the_concurrency_of_v0() -> None:
     assert told(compared(profiled, OPT), "gpu_blocks") == ["within"]
 
 
+# github.com/vllm-project/vllm/issues/10517, vLLM 0.6 on an RTX 3090: two starts, "# " lost once.
+V06 = """\
+Loading model weights took 14.9888 GB
+Memory profiling results: total_gpu_memory=23.58GiB non_torch_memory=0.35GiB kv_cache_size=3.81GiB
+GPU blocks: 1952, # CPU blocks: 2048
+Maximum concurrency for 20000 tokens per request: 1.56x
+Loading model weights took 14.9888 GB
+Memory profiling results: total_gpu_memory=23.58GiB non_torch_memory=0.35GiB kv_cache_size=2.89GiB
+# GPU blocks: 1478, # CPU blocks: 2048
+Maximum concurrency for 29000 tokens per request: 0.82x
+The model's max seq len (29000) is larger than the maximum number of tokens that can be stored in \
+KV cache (23648).
+"""
+
+
+def test_two_starts_of_an_early_version_are_each_right() -> None:
+    lines = compared(V06, "llama-3.1-8b")
+    assert {line.start for line in lines} == {0, 1}
+    assert told(lines, "gpu_blocks") == ["within"] * 2
+    assert told(lines, "concurrency") == told(lines, "cpu_blocks") == ["equal"] * 2
+    assert told(lines, "kv_tokens") == ["equal"]
+    assert [line.finding.value for line in lines if line.finding.kind == "kv_tokens"] == [23648]
+
+
+def test_a_server_on_a_cpu_and_one_whose_blocks_are_given() -> None:
+    """Two starts of vLLM 0.32.0 on a CPU, both numbers on one line."""
+    text = (DATA / "logs" / "cpu.log").read_text(encoding="utf-8")
+    lines = compared(text, "smollm2-135m")
+    assert told(lines, "kv_tokens") == ["within", "equal"]
+    assert told(lines, "concurrency") == ["equal", "equal"]
+
+
 def test_v0_keeps_states_beside_its_blocks() -> None:
     """Its blocks hold the attention layers alone (MambaCacheManager keeps the rest)."""
     made = config.preset("qwen3-next-80b-a3b")
@@ -193,6 +299,41 @@ def test_snapshots_of_states_are_counted_and_a_draft_s_own_cache_is_not_judged()
     lines = compared(SNAPSHOTS, "qwen3.8-27b")
     assert told(lines, "kv_part") == ["equal", "unknown"]
     assert told(lines, "state_size") == ["equal"]
+
+
+QUANTISED = """\
+llama_kv_cache_init: kv_size = 4096, offload = 1, type_k = 'q8_0', type_v = 'q4_0', n_layer = 32
+llama_kv_cache_init:      CUDA0 KV buffer size =   {size:.2f} MiB
+"""
+
+
+@pytest.mark.parametrize("said", ["types", "flags", "choice"])
+def test_formats_of_llama_cpp_come_from_the_line_the_start_or_the_choice(said: str) -> None:
+    rows = 32 * 8 * 128 // 32  # blocks of 32 numbers: 34 bytes in q8_0, 18 in q4_0
+    text = QUANTISED.format(size=4096 * rows * (34 + 18) / 2**20)
+    first, rest = text.split("\n", 1)
+    if said == "flags":
+        first = "llama-server -c 4096 -ctk q8_0 --cache-type-v q4_0"
+    elif said == "choice":
+        first = ""
+    head = "llama_context: n_ctx = 4096\n" if said != "flags" else ""
+    asked = Settings(context_len=1, kv_format="q8_0", v_format="q4_0", engine="llama.cpp")
+    choices = chosen(asked, "llama.cpp") if said == "choice" else {}
+    lines = compared(f"{head}{first}\n{rest}", "llama-3.1-8b", **choices)
+    assert told(lines, "kv_size") == ["equal"]
+
+
+def test_slots_have_a_cache_each_where_the_start_says_so() -> None:
+    """`kv_unified = false`: each of 3 slots gets a third of the cells, rounded up."""
+    text = (
+        "llama_context: n_seq_max     = 3\nllama_context: n_ctx         = 4000\n"
+        "llama_context: kv_unified    = {}\nCUDA0 KV buffer size = 500.00 MiB\n"
+    )
+    ours = []
+    for unified in ("true", "false"):
+        (line,) = compared(text.format(unified), "llama-3.1-8b")
+        ours.append(line.ours / (32 * 2 * 8 * 128 * 2))
+    assert ours == [4000, 3 * 1344]  # 1333 is rounded up to a multiple of 32
 
 
 def test_one_cache_for_all_and_one_for_each_sequence() -> None:
@@ -233,9 +374,28 @@ def test_ik_llama_and_a_decimal_comma(comma: bool) -> None:
         assert told(compared(shown, "deepseek-v3"), "kv_size") == ["equal"]
 
 
+def test_a_pool_behind_the_model_s_own_is_of_the_model_that_drafts() -> None:
+    own = "KV Cache is allocated. #tokens: 274934, KV size: 17.99 GB\n"
+    drafts = own.replace("17.99", "0.29")
+    args = "server_args=ServerArgs(tp_size=16, speculative_algorithm={}, page_size=1)\n"
+    lines = compared(args.format("'EAGLE'") + own + drafts, "deepseek-v3")
+    assert told(lines, "kv_size") == ["equal", "unknown"]
+    assert lines[1].cause.key == "log.none.drafts"
+    lines = compared(args.format("None") + own + drafts, "deepseek-v3")
+    assert told(lines, "kv_size") == ["equal", "differs"]
+
+
 def test_shares_of_several_devices_are_not_taken_for_the_whole() -> None:
     text = "".join(f"CUDA{i} KV buffer size =   {n}.00 MiB\n" for i, n in enumerate((100, 120)))
     assert told(compared(text, "llama-3.1-8b"), "kv_size") == ["unknown"] * 2
+
+
+def test_blocks_of_both_memories_are_one_proof_not_two() -> None:
+    """Both are bytes divided by those of a block: what changes one changes the other."""
+    text = "KV Cache is 20.33GiB\n# GPU blocks: 18505, # CPU blocks: 3640\n"
+    causes = [line.cause for line in compared(text, OPT, block_len=8) if line.cause]
+    assert {cause.key for cause in causes} <= {"log.cause.perhaps", "log.cause.several"}
+    assert len(causes) == 2
 
 
 def test_a_cause_that_one_number_suggests_is_no_more_than_that() -> None:

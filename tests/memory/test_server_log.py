@@ -98,7 +98,7 @@ def causes(text: str, model: object) -> dict[str, str]:
         (
             VLLM_V0,
             "vllm",
-            ["weights", "activations", "non_torch", "available", "gpu_blocks", "cpu_blocks"],
+            ["weights"] * 2 + ["activations", "non_torch", "available", "gpu_blocks", "cpu_blocks"],
         ),
         (VLLM_V1, "vllm", ["weights", "available", "kv_tokens", "concurrency"]),
         (LLAMA_CPP, "llama.cpp", ["kv_part", "kv_part"]),
@@ -211,6 +211,13 @@ WORST = {
     "ranks": "DP0 TP rank=1 pid=",
     "beginnings": "Initializing a V1 LLM engine ",
     "latent rows": "c^KV (f16",
+    "a cache on a CPU": "Explicitly set (1/1",
+    "blocks": "GPU blocks: CPU KV cache size: 1 token",
+    "short flags": "-c -np --parallel -ub -ctk -ctv -tp -pp -kvu ",
+    "a flag of a flag": "--speculative-config.num_speculative_tokens --spec-spec-",
+    "types of a cache": "type_k = 'type_v = '" + "f" * 40,
+    "ways to draft": "method=ngram speculative_algorithm=Non ",
+    "devices": "device_config=" + "c" * 40,
 }
 
 

@@ -70,11 +70,20 @@ def run(args: argparse.Namespace) -> int:
     if args.log is not None:
         print(_log_lines(args))
         return 0
-    key, _, value = args.kv_dtype.partition("/")
-    lengths, model = served.asked_lengths(args), _model(args)
+    lengths, model, asked = served.asked_lengths(args), _model(args), _asked(args)
     if lengths is not None and args.gpu is None:
         raise UserError("lengths.no_device")
-    asked = dict(
+    answer = size(model, **asked, gpu=args.gpu, memory_bytes=_memory(args))
+    if lengths is not None:
+        answer |= served.answer(args, lengths, model, Settings(**asked), _device(args.gpu))
+    print(json.dumps(answer, indent=1, ensure_ascii=False) if args.json else _lines(answer))
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> dict[str, object]:
+    """The options as fields of `Settings`."""
+    key, _, value = args.kv_dtype.partition("/")
+    return dict(
         context_len=args.context,
         num_sequences=args.sequences,
         kv_format=key,
@@ -93,11 +102,6 @@ def run(args: argparse.Namespace) -> int:
         unified=args.unified,
         utilization=args.utilization,
     )
-    answer = size(model, **asked, gpu=args.gpu, memory_bytes=_memory(args))
-    if lengths is not None:
-        answer |= served.answer(args, lengths, model, Settings(**asked), _device(args.gpu))
-    print(json.dumps(answer, indent=1, ensure_ascii=False) if args.json else _lines(answer))
-    return 0
 
 
 def _model(args: argparse.Namespace) -> ModelConfig:
@@ -122,6 +126,7 @@ def _bytes_of(path: str) -> bytes:
 def _log_lines(args: argparse.Namespace) -> str:
     """A log's numbers beside ours, as lines or as JSON."""
     log = server_log.read(_bytes_of(args.log).decode("utf-8", "replace"))
+    choices = log_comparison.chosen(Settings(**_asked(args)), log.engine)
     rows = [
         {
             "start": found.start + 1,
@@ -138,7 +143,7 @@ def _log_lines(args: argparse.Namespace) -> str:
             "cause": None if found.cause is None else str(found.cause),
             "assumed": dict(found.assumed),
         }
-        for found in log_comparison.compare(log, _model(args), _log_chosen(args))
+        for found in log_comparison.compare(log, _model(args), choices)
     ]
     if args.json:
         return json.dumps({"engine": log.engine, "numbers": rows}, indent=1, ensure_ascii=False)
@@ -157,24 +162,6 @@ def _log_lines(args: argparse.Namespace) -> str:
             for row in own
         ]
     return "\n".join(lines)
-
-
-def _log_chosen(args: argparse.Namespace) -> dict[str, object]:
-    """The options that say what a log may not."""
-    held = {
-        "tp": args.tp if args.tp > 1 else None,
-        "pp": args.pp if args.pp > 1 else None,
-        "dcp": args.dcp if args.dcp > 1 else None,
-        "kv_format": args.kv_dtype if args.kv_dtype != "auto" else None,
-        "n_seq": args.sequences if args.sequences > 1 else None,
-        "block_len": args.block_size,
-        "page_len": args.block_size,
-        "batched_tokens": args.batched_tokens,
-        "draft_tokens": args.draft_tokens or None,
-        "drafts": args.draft_layers or None,
-        "prefix_caching": args.prefix_caching or None,
-    }
-    return {name: value for name, value in held.items() if value is not None}
 
 
 def _ours(row: Mapping[str, object]) -> str:

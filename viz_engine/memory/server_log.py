@@ -11,6 +11,7 @@ import bisect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from viz_engine.numbers import grouped
 from viz_engine.text import Message, UserError
@@ -70,14 +71,16 @@ class Log:
 
 # (engine, kind, unit, pattern): the first group is the number, for bytes the second its unit.
 PATTERNS = (
-    ("vllm", "gpu_blocks", "blocks", rf"# (?:GPU|cuda|rocm|xpu|hpu) blocks: {NUMBER}"),
+    ("vllm", "gpu_blocks", "blocks", rf"\b(?:GPU|cuda|rocm|xpu|hpu) blocks: {NUMBER}"),
     ("vllm", "cpu_blocks", "blocks", rf"# CPU blocks: {NUMBER}"),
-    ("vllm", "kv_tokens", "tokens", rf"GPU KV cache size: {NUMBER} tokens"),
+    ("vllm", "kv_tokens", "tokens", rf"\b[A-Z]PU KV cache size: {NUMBER} tokens"),
+    ("vllm", "kv_tokens", "tokens", rf"tokens that can be stored in KV cache \({NUMBER}\)"),
     ("vllm", "concurrency", "times", rf"{FOR_LENGTH}[^:\n]{{0,80}}: {NUMBER}x"),
     ("vllm", "available", "bytes", rf"(?:Available KV cache memory: |KV [Cc]ache is ){SIZE}"),
     ("vllm", "available", "bytes", rf"available KV cache memory \({SIZE}\)"),
     ("vllm", "available", "bytes", rf"kv_cache_size={SIZE}"),
-    ("vllm", "weights", "bytes", rf"(?:[Mm]odel loading took |[Mm]odel weights take ){SIZE}"),
+    ("vllm", "available", "bytes", rf"Explicitly set \({NUMBER}/[\d.]{{1,12}}\) (GiB) for"),
+    ("vllm", "weights", "bytes", rf"[Mm]odel (?:loading took|weights take|weights took) {SIZE}"),
     ("vllm", "activations", "bytes", rf"PyTorch activation peak memory takes {SIZE}"),
     ("vllm", "non_torch", "bytes", rf"non_torch_memory takes {SIZE}"),
     ("vllm", "need", "bytes", rf"\(?{SIZE} KV cache is needed"),
@@ -114,6 +117,11 @@ def _option(name: str, value: str = r"\d{1,18}") -> str:
 
 FORMAT = r"(?:torch\.)?[a-z0-9_]{1,40}"
 FLAG = "[Tt]rue|[Ff]alse|[01]"
+# How tokens are drafted; "method" alone says too little.
+METHODS = (
+    r"[a-z0-9_]{0,24}mtp|ngram\w{0,8}|suffix|eagle3?|medusa|mlp_speculator|draft_model|"
+    r"dflash\d?|dspark"
+)
 # What else is read: (name, pattern). Numbers become int, `True` and its like bool.
 SETTINGS = (
     ("max_model_len", _option("max_seq_len")),
@@ -122,8 +130,9 @@ SETTINGS = (
     ("max_model_len", r"max seq len \((\d{1,18})\)"),
     ("tp", _option("tensor_parallel_size")),
     ("tp", _option("tp_size")),
-    ("tp", r"(?<!\S)-tp[= ]{1,4}(\d{1,6})"),
+    ("tp", r"(?<!\S)--?tp[= ]{1,4}(\d{1,6})"),
     ("pp", _option("pipeline_parallel_size")),
+    ("pp", r"(?<!\S)-pp[= ]{1,4}(\d{1,6})"),
     ("dcp", _option("decode_context_parallel_size")),
     ("block_len", _option("block_size")),
     ("block_len", r"[Nn]umber of tokens per block: (\d{1,9})"),
@@ -134,11 +143,23 @@ SETTINGS = (
     ("prefix_caching", r"(--(?:no-)?enable-prefix-caching)(?![=\w])"),
     ("draft_tokens", _option("num_speculative_tokens", r"\d{1,4}")),
     ("draft_tokens", _option("num_spec_tokens", r"\d{1,4}")),
-    ("draft_method", _option("method", r"[a-z0-9_]{0,24}mtp")),
+    ("draft_tokens", r"--spec[a-z-]{0,20}\.num_speculative_tokens[= ]{1,4}(\d{1,4})"),
+    ("draft_method", _option("method", METHODS)),
+    ("draft_algorithm", _option("speculative_algorithm", r"(?!None)[A-Za-z0-9_]{1,24}")),
+    ("device", _option("device_config", r"[a-z]{1,12}")),
+    ("blocks_override", _option("num_gpu_blocks_override")),
+    ("n_ctx", r"(?<!\S)(?:-c|--ctx-size)[= ]{1,4}(\d{1,18})"),
     ("n_ctx", r"(?:context|context_with_model|from_model): n_ctx[ \t]{0,16}=[ \t]{0,16}(\d{1,18})"),
+    ("n_seq", r"(?<!\S)(?:-np|--parallel)[= ]{1,4}(\d{1,9})"),
     ("n_seq", r"n_seq_max[ \t]{0,16}=[ \t]{0,16}(\d{1,9})"),
+    ("micro_batch", r"(?<!\S)(?:-ub|--ubatch-size)[= ]{1,4}(\d{1,9})"),
     ("micro_batch", r"n_ubatch[ \t]{0,16}=[ \t]{0,16}(\d{1,9})"),
     ("unified", rf"kv_unified[ \t]{{0,16}}=[ \t]{{0,16}}({FLAG})"),
+    ("unified", r"(?<!\S)(-kvu|--kv-unified)(?!\S)"),
+    ("k_format", r"type_k[ \t]{0,4}=[ \t]{0,4}'(\w{1,16})'"),
+    ("k_format", r"(?<!\S)(?:-ctk|--cache-type-k)[= ]{1,4}(\w{1,16})"),
+    ("v_format", r"type_v[ \t]{0,4}=[ \t]{0,4}'(\w{1,16})'"),
+    ("v_format", r"(?<!\S)(?:-ctv|--cache-type-v)[= ]{1,4}(\w{1,16})"),
     ("sglang_tokens", r"#tokens: ([\d,]{1,24})"),
     ("mamba_slots", r"max_mamba_cache_size: (\d{1,12})"),
     ("trt_tokens", r"in paged KV cache \((\d{1,18})\)"),
@@ -194,32 +215,39 @@ def read(text: str) -> Log:
 
 
 def _starts(text: str, findings: list[tuple[int, Finding]]) -> Iterator[Start]:
-    """The starts that a text has, each with its own numbers and settings."""
+    """The starts that a text has, each with its own numbers and settings. Settings that stand
+    behind the last number belong to its start, unless that has a beginning of its own: an extract
+    may give the command after the numbers."""
     edges = [0, *_edges(text, findings), len(text) + 1]
     settings = _settings(text, edges)
-    for i, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
-        own = tuple(finding for at, finding in findings if begin <= at < end)
+    parts = [[one for at, one in findings if a <= at < b] for a, b in pairwise(edges)]
+    if len(parts) > 1 and not parts[-1] and not BEGINS.search(text, edges[-3], edges[-2]):
+        settings[-3] = settings[-2] | settings[-3]
+    for own, said in zip(parts, settings, strict=False):
         if own:
-            yield Start(findings=own, settings=settings[i])
+            yield Start(findings=tuple(own), settings=said)
 
 
 def _edges(text: str, findings: list[tuple[int, Finding]]) -> Iterator[int]:
     """Where another start begins: at what a server says first, after a capacity number; where a
-    rank that has its pool counts again, or is refused."""
+    rank that has its pool, or was counted for one, is counted again."""
     told = [(match.start(), None) for match in BEGINS.finditer(text)]
-    capacity, pooled = False, set()
+    capacity, pooled, counted = False, set(), set()
     for at, finding in sorted(told + findings, key=lambda one: one[0]):
         if finding is None:
             again = capacity
         else:
-            again = finding.kind in CHECKED and finding.rank in pooled
+            known = pooled | counted if pooled and finding.rank else pooled
+            again = finding.kind in CHECKED and finding.rank in known
         if again:
             yield text.rfind("\n", 0, at) + 1
-            capacity, pooled = False, set()
+            capacity, pooled, counted = False, set(), set()
         if finding is not None:
             capacity = capacity or finding.kind not in MEASURED
             if finding.kind in POOLED:
                 pooled.add(finding.rank)
+            if finding.kind in CHECKED:
+                counted.add(finding.rank)
 
 
 def holds(text: str) -> bool:
@@ -317,7 +345,7 @@ def _scale(unit: str, engine: str) -> float:
 def _plain(text: str) -> int | float | str | bool:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if text.startswith("--"):
+    if text.startswith("-"):
         return not text.startswith("--no-")
     digits = text.replace(",", "")
     if digits.isdecimal():
