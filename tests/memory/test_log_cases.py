@@ -100,6 +100,7 @@ Maximum concurrency for 32,768 tokens per request: 14.19x
         "non-default args: {'max_model_len': 32768, 'tensor_parallel_size': 2, "
         "'kv_cache_dtype': 'fp8_e4m3'}",
         "vllm serve m --max-model-len 32768 --tensor-parallel-size 2 --kv-cache-dtype fp8_e4m3",
+        "vllm serve m --max_model_len 32768 --tensor_parallel 2 --kv_cache_dtype fp8_e4m3",
         "vllm serve m --max-model-len=32768 -tp 2 --kv-cache-dtype=fp8_e4m3",
     ],
 )
@@ -162,6 +163,40 @@ def test_what_a_start_lacks_is_named() -> None:
     tokens = V1.splitlines(keepends=True)[1]
     (line,) = compared(tokens, "qwen2.5-7b")
     assert (line.verdict, line.cause.key) == ("unknown", "log.none.free")
+
+
+REFUSED = """\
+{args}
+ValueError: To serve at least one request with the models's max seq len ({longest}), ({need} KV \
+cache is needed, which is larger than the available KV cache memory ({free}). Based on the \
+available memory, the estimated maximum model length is {fits}.
+"""
+
+
+def test_a_request_is_checked_against_all_layers_whatever_the_stages() -> None:
+    """vllm#34076: two stages, and 24 GiB are those of all 48 layers."""
+    text = REFUSED.format(
+        args="vllm serve m --pipeline-parallel-size 2",
+        longest=262144,
+        need="24.0 GiB",
+        free="3.18 GiB",
+        fits=34736,
+    )
+    lines = compared(text, "qwen3-30b-a3b")
+    assert told(lines, "need") == ["equal"] and told(lines, "longest") == ["within"]
+
+
+def test_the_first_form_of_a_refusal_is_read() -> None:
+    """vLLM 0.7: no blank between two words, all digits of a number. vllm#15457 says 2.00 GB for
+    64 layers of 8 heads of 128 on four devices (of Qwen2.5-32B)."""
+    text = (
+        "vllm serve m --tensor-parallel-size 4\nTo serve at least one request with the models's "
+        "max seq len (32768), (2.0 GB KV cache isneeded, which is larger than the available KV "
+        "Cache memory (0.7812345678901234 GB)."
+    )
+    lines = compared(text, "qwen2.5-32b")
+    assert told(lines, "need") == ["equal"]
+    assert [line.finding.value for line in lines][1] == pytest.approx(0.78123 * 2**30, rel=1e-4)
 
 
 def test_the_smallest_rank_decides() -> None:
@@ -372,6 +407,17 @@ def test_ik_llama_and_a_decimal_comma(comma: bool) -> None:
     for one in (text, quantised):
         shown = re.sub(r"(\d)\.(\d\d) MiB", r"\1,\2 MiB", one) if comma else one
         assert told(compared(shown, "deepseek-v3"), "kv_size") == ["equal"]
+
+
+def test_with_attention_in_parallel_by_data_fewer_ranks_share_the_heads() -> None:
+    """SGLang's `attn_tp_size = tp_size // dp_size`."""
+    size = 36 * 8 // 2 * 128 * 2 * (100_000 + 1) / 2**30  # qwen3-8b: 8 heads over 2 ranks
+    text = (
+        "server_args=ServerArgs(tp_size=8, dp_size=4, enable_dp_attention={}, page_size=1)\n"
+        f"KV Cache is allocated. #tokens: 100000, K size: {size:.2f} GB, V size: {size:.2f} GB\n"
+    )
+    assert told(compared(text.format("True"), "qwen3-8b"), "k_size") == ["equal"]
+    assert told(compared(text.format("False"), "qwen3-8b"), "k_size") == ["differs"]
 
 
 def test_a_pool_behind_the_model_s_own_is_of_the_model_that_drafts() -> None:

@@ -217,6 +217,8 @@ WORST = {
     "a flag of a flag": "--speculative-config.num_speculative_tokens --spec-spec-",
     "types of a cache": "type_k = 'type_v = '" + "f" * 40,
     "ways to draft": "method=ngram speculative_algorithm=Non ",
+    "decimals": "1." + "0" * 19 + " GB",
+    "flags with either mark": "--enable_prefix_--no-enable-prefix--tensor_parallel_",
     "devices": "device_config=" + "c" * 40,
 }
 

@@ -66,11 +66,14 @@ def served(case: Case) -> Deployment:
         block_len = None  # what a log says is the length grown for the state
     elif engine == "vllm" and block_len is None and said.get("device") == "cpu":
         block_len = CPU_BLOCK_LEN
+    tp = said.get("tp", 1)
+    if engine == "sglang" and said.get("dp_attention"):  # heads are shared by fewer ranks
+        tp //= said.get("dp", 1)
     settings = Settings(
         context_len=1,
         engine=engine,
         kv_format=said.get("kv_format", "auto"),
-        tp=said.get("tp", 1),
+        tp=tp,
         pp=said.get("pp", 1) if engine == "vllm" else 1,
         dcp=said.get("dcp", 1),
         block_len=block_len,
@@ -197,17 +200,21 @@ def _longest(case: Case, finding: Finding) -> Range | str:
     """The longest request that the free memory holds, which the log prints to two decimals."""
     if (free := _free(case, finding)) is None:
         return NO_FREE
-    kept = {key: case.said[key] for key in ("tp", "kv_format") if key in case.said}
-    deployment, upper = served(replace(case, said=kept)), case.said.get("max_model_len", 2**24)
+    deployment, upper = served(_one_stage(case)), case.said.get("max_model_len", 2**24)
     return tuple(
         serving_engines.vllm_longest(deployment, num_bytes, upper=upper) for num_bytes in free
     )
 
 
 def _need(case: Case, finding: Finding) -> Range:
-    """What one request of the longest length takes on one rank of one stage."""
-    one_stage = replace(case, said={**case.said, "pp": 1})
-    return (_vllm(one_stage).request_bytes,) * 2
+    """What one request of the longest length takes on one rank."""
+    return (_vllm(_one_stage(case)).request_bytes,) * 2
+
+
+def _one_stage(case: Case) -> Case:
+    """The start as its check for the longest request sees it: all layers, whatever the stages
+    (`get_kv_cache_configs` merges them first)."""
+    return replace(case, said={**case.said, "pp": 1})
 
 
 def _weights(case: Case, finding: Finding) -> Range | None:

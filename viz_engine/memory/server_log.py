@@ -23,7 +23,7 @@ MAX_FINDINGS = 400  # sixteen ranks that say all they can, several times
 GIB, MIB = 1024**3, 1024**2
 # Patterns are linear in the text: what repeats is bounded, and a number is tried once, at its first
 # digit. None of them crosses the end of a line.
-NUMBER = r"(?<![\d.,])(\d[\d,]{0,63}(?:\.\d{1,12})?)"
+NUMBER = r"(?<![\d.,])(\d[\d,]{0,63}(?:\.\d{1,20})?)"
 GAP = r"[ \t]{0,16}"
 FOR_LENGTH = r"Maximum concurrency for [\d,]{1,24} tokens"
 SIZE = NUMBER + GAP + r"([KMG]i?B)"
@@ -77,13 +77,13 @@ PATTERNS = (
     ("vllm", "kv_tokens", "tokens", rf"tokens that can be stored in KV cache \({NUMBER}\)"),
     ("vllm", "concurrency", "times", rf"{FOR_LENGTH}[^:\n]{{0,80}}: {NUMBER}x"),
     ("vllm", "available", "bytes", rf"(?:Available KV cache memory: |KV [Cc]ache is ){SIZE}"),
-    ("vllm", "available", "bytes", rf"available KV cache memory \({SIZE}\)"),
+    ("vllm", "available", "bytes", rf"available KV [Cc]ache memory \({SIZE}\)"),
     ("vllm", "available", "bytes", rf"kv_cache_size={SIZE}"),
     ("vllm", "available", "bytes", rf"Explicitly set \({NUMBER}/[\d.]{{1,12}}\) (GiB) for"),
     ("vllm", "weights", "bytes", rf"[Mm]odel (?:loading took|weights take|weights took) {SIZE}"),
     ("vllm", "activations", "bytes", rf"PyTorch activation peak memory takes {SIZE}"),
     ("vllm", "non_torch", "bytes", rf"non_torch_memory takes {SIZE}"),
-    ("vllm", "need", "bytes", rf"\(?{SIZE} KV cache is needed"),
+    ("vllm", "need", "bytes", rf"\(?{SIZE} KV cache is ?needed"),
     ("vllm", "longest", "tokens", rf"estimated maximum model length is {NUMBER}"),
     ("vllm", "block_len", "tokens", rf"Setting attention block size to {NUMBER} tokens"),
     ("llama.cpp", "kv_size", "bytes", rf"KV (?:self|buffer) size{GAP}={GAP}{SIZE}"),
@@ -109,8 +109,8 @@ PATTERNS = (
 
 def _option(name: str, value: str = r"\d{1,18}") -> str:
     """A setting as Python prints it (`name=value`, `'name': value`) or as a command line has it
-    (`--name value`)."""
-    flag = name.replace("_", "-")
+    (`--name value`, with either mark between words)."""
+    flag = name.replace("_", "[-_]")
     mark = r"['\"]?[ \t]{0,4}[=:][ \t]{0,4}"
     return rf"(?:\b{name}{mark}|--{flag}[= \t]{{1,4}})['\"]?({value})"
 
@@ -130,9 +130,12 @@ SETTINGS = (
     ("max_model_len", r"max seq len \((\d{1,18})\)"),
     ("tp", _option("tensor_parallel_size")),
     ("tp", _option("tp_size")),
-    ("tp", r"(?<!\S)--?tp[= ]{1,4}(\d{1,6})"),
+    ("tp", r"(?<!\S)--?(?:tp|tensor[-_]parallel)[= ]{1,4}(\d{1,6})"),
     ("pp", _option("pipeline_parallel_size")),
     ("pp", r"(?<!\S)-pp[= ]{1,4}(\d{1,6})"),
+    ("dp", _option("dp_size")),
+    ("dp_attention", _option("enable_dp_attention", FLAG)),
+    ("dp_attention", r"(--enable-dp-attention)(?![=\w])"),
     ("dcp", _option("decode_context_parallel_size")),
     ("block_len", _option("block_size")),
     ("block_len", r"[Nn]umber of tokens per block: (\d{1,9})"),
@@ -140,7 +143,7 @@ SETTINGS = (
     ("kv_format", _option("kv_cache_dtype", FORMAT)),
     ("batched_tokens", _option("max_num_batched_tokens")),
     ("prefix_caching", _option("enable_prefix_caching", FLAG)),
-    ("prefix_caching", r"(--(?:no-)?enable-prefix-caching)(?![=\w])"),
+    ("prefix_caching", r"(--(?:no[-_])?enable[-_]prefix[-_]caching)(?![=\w])"),
     ("draft_tokens", _option("num_speculative_tokens", r"\d{1,4}")),
     ("draft_tokens", _option("num_spec_tokens", r"\d{1,4}")),
     ("draft_tokens", r"--spec[a-z-]{0,20}\.num_speculative_tokens[= ]{1,4}(\d{1,4})"),
@@ -346,7 +349,7 @@ def _plain(text: str) -> int | float | str | bool:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.startswith("-"):
-        return not text.startswith("--no-")
+        return not text.startswith("--no")
     digits = text.replace(",", "")
     if digits.isdecimal():
         return int(digits[:18])
