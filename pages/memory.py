@@ -263,9 +263,7 @@ def log(shown: Estimate) -> None:
     name, model = boxes.model()
     try:
         found = server_log.read(text)
-        asked = shown.choice.settings  # of the engine that the log is of, or of none
-        mine = asked.engine == found.engine
-        choices = log_comparison.chosen(asked, found.engine) if mine else {}
+        choices = log_comparison.chosen(shown.choice.settings, found.engine)
         lines = log_comparison.compare(found, model, choices)
     except UserError as error:
         warn(page.text(error.message))

@@ -358,6 +358,17 @@ def test_formats_of_llama_cpp_come_from_the_line_the_start_or_the_choice(said: s
     assert told(lines, "kv_size") == ["equal"]
 
 
+def test_of_choices_for_another_engine_only_the_devices_hold() -> None:
+    asked = dict(context_len=1, tp=2, num_sequences=4, kv_format="fp8", num_draft_tokens=3)
+    for engine in ("exact", "vllm"):
+        found = chosen(Settings(**asked, engine=engine), "vllm")
+        assert found == {"tp": 2, "kv_format": "fp8", "draft_tokens": 3}
+    assert chosen(Settings(**asked, engine="sglang"), "vllm") == {"tp": 2}
+    assert chosen(Settings(**asked, engine="vllm"), "llama.cpp") == {}
+    own = chosen(Settings(**{**asked, "kv_format": "q8_0"}, unified=True), "llama.cpp")
+    assert own == {"kv_format": "q8_0", "n_seq": 4, "unified": True}
+
+
 def test_slots_have_a_cache_each_where_the_start_says_so() -> None:
     """`kv_unified = false`: each of 3 slots gets a third of the cells, rounded up."""
     text = (

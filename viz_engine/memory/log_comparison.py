@@ -7,7 +7,7 @@ several numbers that do not follow from one another, and no other does. It knows
 Try it: `python -m viz_engine size --model llama-3.1-8b --log server.log`
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from viz_engine.memory import log_numbers
@@ -52,26 +52,45 @@ class Comparison:
 
 def chosen(settings: Settings, engine: str) -> dict[str, object]:
     """What `settings` say where a log of `engine` is silent, by the names of
-    `server_log.SETTINGS`; what is the engine's default is no choice."""
-    held: dict[str, object] = {
-        "kv_format": settings.kv_format if settings.kv_format != "auto" else None,
-        "batched_tokens": settings.batched_tokens,
-    }
-    if engine == "llama.cpp":
-        held["micro_batch"] = held.pop("batched_tokens")
-        held["v_format"] = settings.v_format
-        held["n_seq"] = settings.num_sequences if settings.num_sequences > 1 else None
-        held["unified"] = settings.unified or None
-    else:
+    `server_log.SETTINGS`. What is a default is no choice, and of settings for another engine only
+    the devices hold."""
+    held: dict[str, object] = {}
+    if engine != "llama.cpp":
         held["tp"] = settings.tp if settings.tp > 1 else None
-        held["page_len" if engine == "sglang" else "block_len"] = settings.block_len
-        held["drafts"] = settings.draft_layers or None
     if engine == "vllm":
         held["pp"] = settings.pp if settings.pp > 1 else None
-        held["dcp"] = settings.dcp if settings.dcp > 1 else None
-        held["draft_tokens"] = settings.num_draft_tokens or None
-        held["prefix_caching"] = settings.state_blocks > 1 or None
+    if settings.engine in (engine, "exact"):
+        held["kv_format"] = settings.kv_format if settings.kv_format != "auto" else None
+        held |= OF_ENGINE[engine](settings)
     return {name: value for name, value in held.items() if value is not None}
+
+
+def _of_vllm(settings: Settings) -> dict[str, object]:
+    return {
+        "dcp": settings.dcp if settings.dcp > 1 else None,
+        "block_len": settings.block_len,
+        "batched_tokens": settings.batched_tokens,
+        "drafts": settings.draft_layers or None,
+        "draft_tokens": settings.num_draft_tokens or None,
+        "prefix_caching": settings.state_blocks > 1 or None,
+    }
+
+
+def _of_llama(settings: Settings) -> dict[str, object]:
+    return {
+        "v_format": settings.v_format,
+        "micro_batch": settings.batched_tokens,
+        "n_seq": settings.num_sequences if settings.num_sequences > 1 else None,
+        "unified": settings.unified or None,
+    }
+
+
+OF_ENGINE: Mapping[str, Callable[[Settings], dict[str, object]]] = {
+    "vllm": _of_vllm,
+    "llama.cpp": _of_llama,
+    "sglang": lambda s: {"page_len": s.block_len, "drafts": s.draft_layers or None},
+    "tensorrt-llm": lambda s: {"block_len": s.block_len},
+}
 
 
 def compare(
