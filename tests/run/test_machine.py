@@ -29,7 +29,7 @@ def test_the_table_goes_from_a_gaming_card_to_a_gb200() -> None:
 def test_every_figure_names_the_page_that_it_comes_from(name: str) -> None:
     for figure in figures(devices.device(name)):
         assert figure.source.startswith("https://") and figure.checked in ("page", "copies")
-        assert figure.value > 0 and figure.plain > 0
+        assert " " not in figure.source and figure.value > 0 and figure.plain > 0
 
 
 def test_every_source_is_used() -> None:
@@ -67,6 +67,26 @@ def test_what_a_driver_reports_is_near_what_the_vendor_sells(name: str) -> None:
 )
 def test_a_gb_of_gpu_memory_is_not_a_thousand_million_bytes(name: str, mib: int) -> None:
     assert devices.device(name).reported.plain == mib * 2**20
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),  # as the thread named in the row prints it: "has a total capacity of"
+    [
+        ("GeForce RTX 3090", 23.68),
+        ("GeForce RTX 4090", 23.64),
+        ("GeForce RTX 5080", 15.48),
+        ("GeForce RTX 5090", 31.37),
+        ("NVIDIA T4", 14.56),
+        ("NVIDIA A10", 21.99),
+        ("NVIDIA L40S", 44.53),
+        ("NVIDIA A100 40 GB", 39.50),
+        ("NVIDIA H100 80 GB SXM", 79.18),
+    ],
+)
+def test_where_a_log_states_what_cuda_sees_it_is_planned_with(name: str, gib: float) -> None:
+    row = devices.device(name)
+    assert row.capacity is row.seen and row.capacity_bytes == int(gib * GIB)
+    assert row.seen.source != row.reported.source
 
 
 @pytest.mark.parametrize("name", NAMES)
