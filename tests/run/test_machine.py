@@ -101,6 +101,14 @@ def test_every_row_says_which_of_its_sizes_is_planned_with(name: str) -> None:
     assert row.capacity_bytes <= min(f.plain for f in (shown or row.memory,))
 
 
+def test_what_is_said_to_be_kept_is_no_less_than_what_logs_show() -> None:
+    both = [row for row in devices.devices() if row.reported and row.seen]
+    kept = [1 - row.seen.plain / row.reported.plain for row in both]
+    assert 0.029 < max(kept) < 0.03  # the T4's
+    rtx_4080 = devices.size_message(devices.device("GeForce RTX 4080"))
+    assert all("3 %" in rtx_4080.text(language) for language in ("en", "zh"))
+
+
 def test_most_rows_were_checked_against_what_a_driver_reports() -> None:
     unchecked = [row.name for row in devices.devices() if not (row.reported or row.seen)]
     assert len(unchecked) == 12, unchecked

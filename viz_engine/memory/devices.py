@@ -49,7 +49,7 @@ class Device:
 
     `memory` is what the vendor sells, in its own unit; `reported` what nvidia-smi, rocm-smi or the
     driver shows: an "80 GB" H100 reports 81 559 MiB, 79.6 GiB, 85.5 GB; `seen` what CUDA or Metal
-    then lets programs have, as logs print it, up to 1 % less: 79.18 GiB. `tflops`
+    then lets programs have, as logs print it, up to 3 % less: 79.18 GiB. `tflops`
     are dense matrix rates with FP32 accumulation, by number format, never the sparse ones of the
     first line of a datasheet; fp32 is that of plain float32 products. `named`: the words by which
     the device is known where it names itself in another order.
