@@ -99,6 +99,16 @@ def test_kv_overtake_the_weights_where_their_bytes_are_equal() -> None:
     assert found.by_time == pytest.approx(found.by_bytes / 2, rel=0.1)
 
 
+def test_attention_of_windows_alone_never_overtakes_and_the_search_ends() -> None:
+    windowed = dataclasses.replace(
+        SPEC,
+        layers=tuple(
+            dataclasses.replace(layer, kind="sliding", window=128) for layer in SPEC.layers
+        ),
+    )
+    assert latency.cross_columns(windowed, 256) is None
+
+
 def test_attention_overtakes_the_linear_layers_where_their_flops_are_equal() -> None:
     whole = latency.cross_columns(SPEC, 0)
     # 2 x weights x n = 4 x layers x query width x n^2

@@ -309,7 +309,7 @@ def test_a_type_without_a_cache_runs_without_one_only(
     _, loaded = made("openai-gpt")
     assert not loaded.compatibility.cached
     settings = architectures.settings_of(1, chunk_len=0)
-    with pytest.raises(UserError, match="Choose “no cache”"):
+    with pytest.raises(UserError, match="Switch the KV cache off"):
         next(generate.generate(loaded, settings, run_id="r"))
     settings = architectures.settings_of(3, chunk_len=0, cache="none", new_tokens=4)
     log = RunLog.of(generate.generate(loaded, settings, run_id="r"))

@@ -357,7 +357,7 @@ def test_odd_text_runs_and_survives_the_file(tiny: Callable[..., Loaded], prompt
         ({"temperature": float("nan")}, "temperature nan"),
         ({"top_p": 0.0}, "top-p value 0.0"),
         ({"top_p": float("nan")}, "top-p value nan"),
-        ({"chunk_len": -1}, "piece of -1"),
+        ({"chunk_len": -1}, "chunk of -1"),
         ({"cache": "magic"}, "no cache policy “magic”"),
         ({"speculation": "draft"}, "cannot speculate"),
         ({"context_len": 0}, "0 tokens cannot be filled"),

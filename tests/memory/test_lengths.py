@@ -62,6 +62,7 @@ def test_a_csv_is_read_with_and_without_names() -> None:
         ("1,99999999999999999999\n", "lengths.range", 1),
         ("１,2\n3,4\n", "lengths.line", 1),
         ("<b>1</b>,2\n1,1", "lengths.line", 1),
+        ("1,2\n" + "9" * 200_000 + ",3\n", "lengths.line", 2),
     ],
 )
 def test_a_line_that_is_no_pair_is_refused_by_its_number(text: str, key: str, line) -> None:

@@ -65,6 +65,12 @@ def test_what_is_nothing_of_these_is_said(text: str) -> None:
     assert refused.value.message.key == ("paste.unknown" if text.strip() else "paste.empty")
 
 
+def test_a_log_that_is_too_long_is_said_to_be() -> None:
+    with pytest.raises(UserError) as refused:
+        paste.recognise((VLLM * 100_000).encode())
+    assert refused.value.message.key == "error.log_too_large"
+
+
 def test_the_time_to_know_a_text_is_in_proportion_to_it() -> None:
     for line in ("9" * 4000, "eval time = " * 300, "KV cache " * 400, "a/" * 2000):
         text = ((line + "\n") * (5_000_000 // len(line))).encode()

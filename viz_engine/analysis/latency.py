@@ -22,6 +22,7 @@ from viz_engine.run.ceilings import Ceilings
 from viz_engine.run.cost import LeastTime
 from viz_engine.run.events import RunStarted
 from viz_engine.run.experiment import ExperimentLog
+from viz_engine.run.log import MAX_COLUMNS
 
 PRICE_RATIO = (4.0, 5.0)  # output over input, as price lists typically show
 
@@ -204,9 +205,10 @@ def prefill_parts(result: ExperimentLog) -> PrefillParts | None:
     )
 
 
-def cross_columns(spec: ModelSpec, chunk_len: int) -> int:
-    """The prompt length at which attention's FLOPs reach those of the linear layers, in pieces of
-    `chunk_len` (which spare attention the later half of each square)."""
+def cross_columns(spec: ModelSpec, chunk_len: int) -> int | None:
+    """The prompt length at which attention's FLOPs reach those of the linear layers, in chunks of
+    `chunk_len` (which spare attention the later half of each square). None where they do not, as
+    where all layers have a window."""
 
     def over(columns: int) -> bool:
         pieces = prefill_pieces(columns, chunk_len)
@@ -219,6 +221,8 @@ def cross_columns(spec: ModelSpec, chunk_len: int) -> int:
 
     low, high = 1, 2
     while not over(high):
+        if high >= MAX_COLUMNS:
+            return None
         low, high = high, 2 * high
     while high - low > max(1, high // 1000):
         middle = (low + high) // 2

@@ -93,8 +93,8 @@ def read(data: bytes) -> Lengths:
     if len(data) > MAX_BYTES:
         raise UserError("lengths.too_large", most=MAX_BYTES // 1024**2)
     columns, pairs = (0, 1), []
-    for number, row in enumerate(csv.reader(data.decode("utf-8-sig", "replace").splitlines()), 1):
-        cells = [cell.strip() for cell in row]
+    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
+        cells = _cells(line, number)
         if not any(cells):
             continue
         if number == 1 and not any(cell.isdecimal() for cell in cells):
@@ -106,6 +106,15 @@ def read(data: bytes) -> Lengths:
     if not pairs:
         raise UserError("lengths.empty")
     return of_pairs(pairs)
+
+
+def _cells(line: str, number: int) -> list[str]:
+    """A line's cells. Raises UserError where it is no line of a CSV."""
+    try:
+        row = next(csv.reader([line]), [])
+    except csv.Error:
+        raise UserError("lengths.line", line=number, text=line[:60]) from None
+    return [cell.strip() for cell in row]
 
 
 def _columns(names: Sequence[str]) -> tuple[int, int]:

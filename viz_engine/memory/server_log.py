@@ -11,6 +11,7 @@ import bisect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from viz_engine.numbers import grouped
@@ -194,6 +195,7 @@ TOKENS = re.compile(r"#tokens: ([\d,]{1,24})")
 BITS = re.compile(r"\(([\d.,]{1,12}) BPW\)")
 
 
+@lru_cache(maxsize=2)
 def read(text: str) -> Log:
     """The capacity numbers of a log, in order. Raises UserError where there are none, too many, or
     too much text. Takes time in proportion to the text, whatever stands in it."""
@@ -254,7 +256,10 @@ def _edges(text: str, findings: list[tuple[int, Finding]]) -> Iterator[int]:
 
 
 def holds(text: str) -> bool:
-    """Whether `read` finds a server's line in a text."""
+    """Whether `read` finds a server's line in a text. Raises UserError where it is too long to be
+    read."""
+    if len(text) > MAX_CHARS:
+        raise UserError("error.log_too_large", chars=grouped(len(text)), limit=grouped(MAX_CHARS))
     try:
         read(text)
     except UserError:

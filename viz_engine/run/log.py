@@ -142,6 +142,8 @@ class RunLog:
         last_ns = self.steps[-1].end_ns if self.steps else self.started.accepted_ns
         if event.end_ns < event.start_ns or event.start_ns < last_ns:
             raise LogError(f"time goes back at step {event.step}")
+        if event.end_ns == event.start_ns:
+            raise LogError(f"step {event.step} takes no time")
         per_sequence = (
             event.num_new_tokens,
             event.context_len,
@@ -154,6 +156,8 @@ class RunLog:
             raise LogError(f"step {event.step} does not speak of {batch} sequences")
         if len(event.drafted) not in (0, batch):
             raise LogError(f"step {event.step}: drafts are not given for each sequence")
+        if not any(event.num_new_tokens):
+            raise LogError(f"step {event.step} feeds nothing")
         cached = self.started.settings.cache != "none"
         for b, history in enumerate(self.histories):
             first, stop = event.appended[b]

@@ -199,9 +199,9 @@ class Supervisor:
         return len(self._queue)
 
     def num_waiting(self, client: str) -> int:
-        """Runs of a client in the queue."""
-        with self._lock:
-            return sum(job.run.client == client for job in self._queue)
+        """Runs of a client in the queue. Without the lock, which is held while a run's records are
+        taken: whoever asks may hold the registry's, for which that may wait."""
+        return sum(job.run.client == client for job in tuple(self._queue))
 
     @property
     def pid(self) -> int | None:

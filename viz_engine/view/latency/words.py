@@ -171,7 +171,7 @@ def _cross_card(n: int, parts: PrefillParts | None, say: Say) -> Number:
     card = _card(
         say,
         "cross",
-        grouped(parts.cross_columns) if parts else NONE,
+        grouped(parts.cross_columns) if parts and parts.cross_columns else NONE,
         "predicted",
         say("lat.tokens"),
         share=share(parts.attention_flops / flops if parts else None),
