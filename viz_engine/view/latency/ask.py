@@ -145,11 +145,11 @@ class SweepAsk:
         running = run is not None and not run.finished
         if run is not None and run.finished and state.get("lat_ended") != run.id:
             self._take_ended(run)
-        left, right = st.columns([2, 3], gap="small", vertical_alignment="bottom")
+        left, right = st.columns([5, 9], gap="small", vertical_alignment="bottom")
         with left:
             self._what()
         with right:
-            boxes = st.columns([1, 1, 4], gap="small", vertical_alignment="bottom")
+            boxes = st.columns([1, 1, 4.6], gap="small", vertical_alignment="bottom")
             self._effort(*boxes[:2])
             with boxes[2].container(horizontal=True, horizontal_alignment="right", gap="small"):
                 with st.popover(say("ask.settings"), icon=":material/tune:"):
