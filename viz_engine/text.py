@@ -3,7 +3,7 @@
 It knows nothing of pages or runs. A `Message` is a key with its numbers, so that an error made in
 the engine process can be read in either language by whoever opens the run later.
 
-Try it: `python -c "from viz_engine.text import t; print(t('live.generate', 'zh'))"`
+Try it: `python -c "from viz_engine.text import t; print(t('ask.generate', 'zh'))"`
 """
 
 import json

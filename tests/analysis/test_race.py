@@ -385,3 +385,12 @@ def test_a_byte_of_128_is_a_key_that_moved_by_its_own_length_and_12_a_doubling()
         before="a", after="b", num_rows=2, num_layers=2, changes=bytes((128, 116, 140, 0))
     )
     assert race.moved(changed) == [[1.0, 0.5], [2.0, 0.0]]
+
+
+def test_a_table_of_all_tokens_works_out_each_lane_once(monkeypatch) -> None:
+    log = log_of(staged(("full", 20), ("none", 100)))
+    asked = []
+    costs = race.token_costs
+    monkeypatch.setattr(race, "token_costs", lambda run: (asked.append(run), costs(run))[1])
+    assert race.csv_text(log) and len(asked) == 2
+    assert race.so_far([], 3).flops == 0

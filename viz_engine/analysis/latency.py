@@ -1,9 +1,8 @@
 """What a sweep says about TTFT and ITL: the predicted curve, the parts of a step, where they cross,
 and what a token costs.
 
-Measured times come from `points.points`, predicted ones from `cost.py` and the measured ceilings;
-the difference is called overhead and split by a fit into a fixed part and a share of the bytes. It
-draws nothing.
+Measured times come from `points.points_of`, predicted ones from `cost.py` and the measured
+ceilings; the difference is called the rest. It draws nothing.
 
 Try it: tests/analysis/test_latency.py
 """

@@ -11,6 +11,7 @@ print(race.table(ExperimentLog.read(open('race.jsonl','rb').read()), 8))"`
 
 import csv
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -73,21 +74,36 @@ def _sum(values: Sequence[int | None]) -> int | None:
 
 def so_far(costs: Sequence[TokenCost], k: int) -> TokenCost:
     """The first k tokens together."""
-    part = costs[:k]
+    nothing = TokenCost(rows=0, flops=0, moved_bytes=0, ns=0)
+    return next(reversed(running(costs[:k])), nothing)
+
+
+def running(costs: Sequence[TokenCost]) -> list[TokenCost]:
+    """What all tokens up to each took together."""
+    return list(itertools.accumulate(costs, _both))
+
+
+def _both(one: TokenCost, other: TokenCost) -> TokenCost:
     return TokenCost(
-        rows=sum(c.rows for c in part),
-        flops=_sum(c.flops for c in part),
-        moved_bytes=_sum(c.moved_bytes for c in part),
-        ns=sum(c.ns for c in part),
+        rows=one.rows + other.rows,
+        flops=_sum((one.flops, other.flops)),
+        moved_bytes=_sum((one.moved_bytes, other.moved_bytes)),
+        ns=one.ns + other.ns,
     )
 
 
 def energy_j(log: RunLog, end_ns: int) -> float | None:
     """Joules from the start of a run to `end_ns`: the power that NVML reported, each reading held
     to the next. None without two readings."""
-    readings = [
-        e for e in log if isinstance(e, Telemetry) and e.power_w is not None and e.t_ns <= end_ns
-    ]
+    return _energy_j(log, _power_readings(log), end_ns)
+
+
+def _power_readings(log: RunLog) -> list[Telemetry]:
+    return [e for e in log if isinstance(e, Telemetry) and e.power_w is not None]
+
+
+def _energy_j(log: RunLog, every: Sequence[Telemetry], end_ns: int) -> float | None:
+    readings = [reading for reading in every if reading.t_ns <= end_ns]
     if len(readings) < 2:
         return None
     times = [log.started.accepted_ns, *(e.t_ns for e in readings), end_ns]
@@ -149,12 +165,19 @@ class Spread:
 
 def times_ns(race: ExperimentLog, cache: str, k: int) -> Spread | None:
     """Time from the start to token k over the repeats of a lane."""
-    ends = []
-    for log in race.runs({"cache": cache}):
-        steps = metrics.token_steps(log)
-        if len(steps) >= k:
-            ends.append(steps[k - 1].end_ns - log.started.accepted_ns)
-    return Spread.of(ends)
+    return _spread_at(_ends_ns(race, cache), k)
+
+
+def _ends_ns(race: ExperimentLog, cache: str) -> list[list[int]]:
+    """When each token of each repeat was there, from the start."""
+    return [
+        [step.end_ns - log.started.accepted_ns for step in metrics.token_steps(log)]
+        for log in race.runs({"cache": cache})
+    ]
+
+
+def _spread_at(ends: Sequence[Sequence[int]], k: int) -> Spread | None:
+    return Spread.of([one[k - 1] for one in ends if len(one) >= k])
 
 
 def num_tokens(race: ExperimentLog) -> int:
@@ -167,38 +190,70 @@ def ratio(without: float | None, cached: float | None) -> float | None:
     return None if without is None or not cached else without / cached
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lane:
+    """What a table needs of a lane, worked out once for all tokens."""
+
+    log: RunLog
+    costs: list[TokenCost]
+    together: list[TokenCost]
+    ends_ns: list[int]
+    readings: list[Telemetry]
+
+
+def _lanes(race: ExperimentLog) -> list[_Lane | None]:
+    """By CACHES; None where no run of a lane came to its end."""
+    found: list[_Lane | None] = []
+    for cache in CACHES:
+        if (log := shown(race, cache)) is None:
+            found.append(None)
+            continue
+        costs = token_costs(log)
+        found.append(
+            _Lane(
+                log=log,
+                costs=costs,
+                together=running(costs),
+                ends_ns=[step.end_ns for step in metrics.token_steps(log)],
+                readings=_power_readings(log),
+            )
+        )
+    return found
+
+
 def table(race: ExperimentLog, k: int) -> list[dict[str, object]]:
-    """The table under the lanes at token k. A row a quantity: `name`, and for `token` (token k
+    """The table under the lanes at token k. A row per quantity: `name`, and for `token` (token k
     alone) and `so_far` (tokens 1 to k) what it took without a cache, with it, and the ratio."""
-    logs = {cache: shown(race, cache) for cache in CACHES}
-    costs = {cache: token_costs(log) if log else [] for cache, log in logs.items()}
+    return _table(_lanes(race), k)
+
+
+def _table(lanes: Sequence[_Lane | None], k: int) -> list[dict[str, object]]:
     rows = []
     for field in fields(TokenCost):
         row: dict[str, object] = {"name": field.name}
         for span in ("token", "so_far"):
-            pair = [_value(logs[c], costs[c], field.name, span, k) for c in CACHES]
+            pair = [_value(lane, field.name, span, k) for lane in lanes]
             row[span] = (*pair, ratio(*pair))
         rows.append(row)
     return rows
 
 
-def _value(
-    log: RunLog | None, costs: list[TokenCost], name: str, span: str, k: int
-) -> float | None:
-    if log is None or not 1 <= k <= len(costs):
+def _value(lane: _Lane | None, name: str, span: str, k: int) -> float | None:
+    if lane is None or not 1 <= k <= len(lane.costs):
         return None
     if name == "energy_j":
-        end_ns = metrics.token_steps(log)[k - 1].end_ns
-        return energy_j(log, end_ns) if span == "so_far" else None
-    return getattr(costs[k - 1] if span == "token" else so_far(costs, k), name)
+        if span == "token" or not lane.readings:
+            return None
+        return _energy_j(lane.log, lane.readings, lane.ends_ns[k - 1])
+    return getattr((lane.costs if span == "token" else lane.together)[k - 1], name)
 
 
 def ratios(race: ExperimentLog) -> list[Spread | None]:
     """Total time without a cache / with it, to each token; low and high: the extreme pairs of
     repeats."""
-    found = []
+    found, ends = [], [_ends_ns(race, cache) for cache in CACHES]
     for k in range(1, num_tokens(race) + 1):
-        without, cached = (times_ns(race, cache, k) for cache in CACHES)
+        without, cached = (_spread_at(one, k) for one in ends)
         found.append(
             Spread(
                 low=without.low / cached.high,
@@ -232,8 +287,9 @@ def csv_text(race: ExperimentLog) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["token", *heads, "energy_j.so_far.none", "energy_j.so_far.full"])
+    lanes = _lanes(race)
     for k in range(1, num_tokens(race) + 1):
-        rows = {row["name"]: row for row in table(race, k)}
+        rows = {row["name"]: row for row in _table(lanes, k)}
         values = [value for name in names for span in spans for value in rows[name][span]]
         values += rows["energy_j"]["so_far"][:2]
         writer.writerow([k, *("" if value is None else value for value in values)])
@@ -257,8 +313,11 @@ def missing(race: ExperimentLog) -> list[Message]:
 
 def flop_ratios(race: ExperimentLog) -> list[float | None]:
     """FLOPs without a cache / with it, of all tokens to each: predicted."""
-    costs = [token_costs(log) if (log := shown(race, cache)) else [] for cache in CACHES]
-    return [ratio(*(so_far(one, k).flops for one in costs)) for k in range(1, num_tokens(race) + 1)]
+    lanes = [lane.together if lane else [] for lane in _lanes(race)]
+    return [
+        ratio(*(one[k].flops if k < len(one) else None for one in lanes))
+        for k in range(num_tokens(race))
+    ]
 
 
 def times_at(log: RunLog) -> list[tuple[int, float]]:

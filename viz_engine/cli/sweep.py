@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from viz_engine.analysis import diagnose, points
@@ -28,8 +27,6 @@ from viz_engine.run.log import RunLog
 from viz_engine.run.members import SETTINGS
 from viz_engine.run.sweep import SweepSettings, values_of
 from viz_engine.text import Message, UserError
-
-Say = Callable[[str], None]
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:

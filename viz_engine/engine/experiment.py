@@ -1,7 +1,7 @@
 """Experiments made here, in this process: sweeps, one or several by turns, and ceilings.
 
-It knows nothing of queues; a server makes the members of a sweep in its own (server/members.py).
-How a race is made stands in race_runs.
+It knows nothing of queues; a server makes the members of a sweep in its own
+(server/experiments.py). How a race is made stands in race_runs.
 """
 
 import datetime

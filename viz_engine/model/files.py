@@ -2,7 +2,7 @@
 hub ids.
 
 It reads small JSON files only and never goes to the network, so the page asks it too. Making the
-default model's files and downloading are `engine/load.py`, in the engine process.
+default model's files and downloading are `engine/convert.py`, in the engine process.
 
 Try it: `python -c "from viz_engine.model import files; \
 print(files.spec_of(files.DEFAULT_MODEL))"`

@@ -4,8 +4,8 @@ hub.
 Only small files and the headers of weights are read or fetched; nothing of them runs. It knows
 nothing of what stands in them.
 
-Try it: `python -c "from viz_engine.model import hub_config; \
-print(hub_config.read_text('.')[:40])"`
+Try it: `python -c "from viz_engine.model import files, hub_config; \
+print(hub_config.read_text(str(files.default_folder()))[:40])"`
 """
 
 import errno

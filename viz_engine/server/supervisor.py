@@ -44,7 +44,7 @@ TRIES_WITHOUT_WORK = 3  # such deaths, after which only a new run starts it agai
 
 
 class Sink(Protocol):
-    """What is told about a run or an experiment (`runs.Run`, `members.MemberSink`), from the
+    """What is told about a run or an experiment (`runs.Run`, `experiments.MemberJob`), from the
     supervisor's threads."""
 
     id: str

@@ -56,7 +56,7 @@ def choose(network: torch.nn.Module, device: str, dtype: torch.dtype) -> EngineP
 
 
 def _is_such(module: torch.nn.Module, eps: float) -> bool:
-    """Whether it has a weight and nothing else, and gives what `kernels.rms_norm` gives."""
+    """Whether it has a weight and nothing else, and gives what `build.rms_norm` gives."""
     weight = getattr(module, "weight", None)
     parts = [*module.parameters(), *module.buffers(), *module.children()]
     if len(parts) != 1 or not isinstance(weight, torch.Tensor) or not build.takes_norm(weight):
