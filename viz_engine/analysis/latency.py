@@ -480,7 +480,6 @@ class Turn:
     number: int
     read_tokens: int  # the whole conversation, read again
     new_tokens: int  # what is new in it
-    written_tokens: int
     price: float
     cached_price: float  # if only what is new were read, as with a prefix cache
     seconds: float | None  # TTFT at that length, by the fitted curve
@@ -507,7 +506,6 @@ def turns(
                 number=k,
                 read_tokens=read,
                 new_tokens=new,
-                written_tokens=answer_tokens,
                 price=read * price_in / 1e6 + written,
                 cached_price=new * price_in / 1e6 + written,
                 seconds=None if line is None else line.at(tokens=read, square=read * read),
